@@ -1,0 +1,1 @@
+"""Airflow-free library of the listing enhancement pipeline, one package per stage."""

@@ -1,0 +1,1 @@
+"""Distillation: a synthetic world with known truth, supervised fine-tuning and the model registry."""

@@ -1,0 +1,1 @@
+"""Generation: prompts in, answers of one vLLM engine per task model out."""

@@ -1,0 +1,1 @@
+"""Reporting: the run's summary, report and alert texts."""

@@ -1,0 +1,122 @@
+"""One run: its parameters and settings, pinned at its start, and the folders its stages use.
+
+Everything a stage needs is the run's folder and the name of the enhancement task: `run.json` holds the rest, so that a
+retry, a clear or another machine works from the same facts. Database URLs never stand in it; they come by environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict
+
+from include.partitions import Store
+from include.settings import Settings, resolve_path
+
+CATALOG_URL_VARIABLE = "MERCHANT_CATALOG_URL"
+WAREHOUSE_URL_VARIABLE = "ADS_WAREHOUSE_URL"
+
+
+class RunSpec(BaseModel):
+    """What one run does. Times are UTC; the interval is half-open."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    partition_date: date
+    interval_start: datetime
+    interval_end: datetime
+    enhancement_tasks: tuple[str, ...]
+    merchants: tuple[str, ...] = ()  # empty: all
+    row_limit: int | None = None  # listings per enhancement task; the rest are `deferred`
+    force: bool = False  # rewrite what is unchanged, too
+    settings: Settings
+
+
+def interval_of(partition_date: date) -> tuple[datetime, datetime]:
+    """[partition date, +1 day) in UTC: the interval of runs that Airflow gives none."""
+    start = datetime(partition_date.year, partition_date.month, partition_date.day, tzinfo=UTC)
+    return start, start + timedelta(days=1)
+
+
+class Run:
+    """An opened run: its spec and its folder, with the layout of that folder in one place."""
+
+    def __init__(self, spec: RunSpec, store: Store) -> None:
+        self.spec, self.store = spec, store
+
+    @classmethod
+    def create(cls, spec: RunSpec) -> Run:
+        """Writes `run.json` (again on a retry: the settings of now count from here on) and returns the run.
+
+        The folder is `<data_url>/dt=<partition date>/run=<run id made safe for a path>`.
+        """
+        safe = re.sub(r"[^A-Za-z0-9_.-]", "_", spec.run_id)
+        store = Store(resolve_path(spec.settings.pipeline.data_url)).child(f"dt={spec.partition_date}", f"run={safe}")
+        store.write_bytes("run.json", spec.model_dump_json(indent=2).encode())
+        return cls(spec, store)
+
+    @classmethod
+    def open(cls, run_dir: str) -> Run:
+        """Reads the run of a folder. Raises FileNotFoundError where there is none."""
+        store = Store(run_dir)
+        found = store.read_json("run.json")
+        if found is None:
+            raise FileNotFoundError(
+                f"no run at {run_dir}: run.json is missing; start with `python -m include.runs open`"
+            )
+        return cls(RunSpec.model_validate(found), store)
+
+    # Folders, one method per stage's output; every one is relative to `store`.
+    @staticmethod
+    def work(task: str, shard: int | None = None) -> str:
+        return f"work/{task}" + ("" if shard is None else f"/shard-{shard:05d}")
+
+    @staticmethod
+    def plan(task: str) -> str:
+        """JSON written by extraction: {"bins": [[shard, …], …], "rows": [rows of each bin], "counts": RunCounts}."""
+        return f"work/{task}/plan.json"
+
+    @staticmethod
+    def generated(task: str, bin_index: int) -> str:
+        return f"generated/{task}/bin-{bin_index:04d}"
+
+    @staticmethod
+    def verdicts(task: str, bin_index: int) -> str:
+        return f"verdicts/{task}/bin-{bin_index:04d}"
+
+    @staticmethod
+    def quarantine(task: str, stage: str, bin_index: int = 0) -> str:
+        return f"quarantine/{task}/{stage}-{bin_index:04d}"
+
+    @staticmethod
+    def judged(task: str) -> str:
+        return f"judged/{task}"
+
+    @staticmethod
+    def manifest(task: str, stage: str, bin_index: int | None = None) -> str:
+        """JSON summary of a finished stage; its presence says the stage is complete."""
+        return f"manifests/{task}/{stage}" + ("" if bin_index is None else f"-{bin_index:04d}") + ".json"
+
+    def bins(self, task: str) -> list[list[int]]:
+        """Shards of each planned bin; empty when there is nothing to do."""
+        plan = self.store.read_json(self.plan(task))
+        if plan is None:
+            raise FileNotFoundError(f"{self.store.url} has no plan for {task}: run the extraction stage first")
+        return [list(shards) for shards in plan["bins"]]
+
+    def work_parts(self, task: str, bin_index: int) -> list[str]:
+        """Parts of WorkItem rows of one bin, in shard order."""
+        shards: Sequence[int] = self.bins(task)[bin_index]
+        return [part for shard in shards for part in self.store.list(self.work(task, shard))]
+
+
+def url_from_environment(variable: str) -> str:
+    """A database URL from the environment. Raises KeyError with what to set when it is absent."""
+    try:
+        return os.environ[variable]
+    except KeyError:
+        raise KeyError(f"{variable} is not set: export an SQLAlchemy URL, or run the stage from the DAG") from None

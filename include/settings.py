@@ -1,0 +1,250 @@
+"""Configuration: small frozen models over the YAML files of one folder; an unknown key is an error.
+
+The folder is `include/config` unless the environment variable LISTING_CONFIG_DIR names another. It holds one file per
+enhancement task (`tasks/title.yaml`), one per engine profile (`engines/cpu-smollm2.yaml`), `judge.yaml` and
+`pipeline.yaml`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+TEMPLATES_DIR = PROJECT_ROOT / "include" / "templates"
+CONFIG_DIR_VARIABLE = "LISTING_CONFIG_DIR"
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class SettingsError(ValueError):
+    """A configuration file is missing, is not YAML, or has a key or value that the project does not know."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineProfile(_Frozen):
+    """The engine of one task model on one kind of machine.
+
+    `engine_args` and `sampling_params` are vLLM's own. `batch_size` is the client's window: how many prompts are
+    submitted at once; with `submit: refill` the window is topped up as prompts finish, with `closed` it empties first.
+    """
+
+    name: str
+    kind: Literal["vllm", "openai"] = "vllm"
+    model: str  # Hugging Face id, or a path (relative to the project) that starts with "." or "/"
+    revision: str | None = None
+    lora: str | None = None  # adapter folder, applied on the shared base `model`
+    lineage: str  # names the model's behaviour; part of the staleness key, so a change rewrites the catalogue
+    engine_args: dict[str, Any] = {}
+    sampling_params: dict[str, Any] = {}
+    batch_size: int = Field(gt=0)
+    submit: Literal["refill", "closed"] = "refill"
+    start_timeout_s: float = 900.0
+    environment: dict[str, str] = {}  # for the engine's process, such as VLLM_CPU_KVCACHE_SPACE; never secrets
+    connection: str | None = None  # Airflow connection of an OpenAI-compatible endpoint
+
+    @model_validator(mode="after")
+    def _window_feeds_engine(self) -> EngineProfile:
+        seqs = self.engine_args.get("max_num_seqs")
+        if seqs is not None and self.batch_size < int(seqs):
+            raise ValueError(f"batch_size {self.batch_size} is below max_num_seqs {seqs}: the engine could never fill")
+        return self
+
+    def model_path(self) -> str:
+        """The model as vLLM wants it: an absolute path for a local folder, the id otherwise."""
+        return resolve_path(self.model) if self.model.startswith((".", "/")) else self.model
+
+
+class LengthLimits(_Frozen):
+    """Bounds of an accepted text. Words count only in scripts that separate them; see include.validation."""
+
+    min_chars: int = 1
+    max_chars: int
+    min_words: int = 0
+    max_words: int | None = None
+    min_sentences: int = 0
+    max_sentences: int | None = None
+
+
+class ValidatorSettings(_Frozen):
+    """Which validators run and their thresholds; the meaning of each is in include.validation."""
+
+    length: LengthLimits
+    disabled: frozenset[str] = frozenset()  # reason codes that this task does not use
+    max_emoji: int = 0
+    max_repeated_ngram_ratio: float = 0.3
+    min_letters_for_language: int = 40
+    max_copied_ratio: float | None = None  # similarity with the source from which a text counts as copied through
+    banned_terms: dict[str, tuple[str, ...]] = {}  # by merchant_id; "*" is every merchant
+
+
+class SamplingSettings(_Frozen):
+    """How many texts the judge reads; see include.judging.sampling."""
+
+    max_size: int = Field(gt=0)  # cost bound; the needed size comes from the gate's margin, alpha and power
+    seed: int = 0
+
+
+class GateSettings(_Frozen):
+    """When one enhancement task's copy may be published; see include.judging.gate.
+
+    `mode: demo` compares with the measured baseline of a model that is known to be weak, without calibration; it is
+    recorded as an override and shown as a banner.
+    """
+
+    mode: Literal["calibrated", "demo"] = "calibrated"
+    baseline: float = Field(ge=0, le=1)
+    margin: float = Field(gt=0, le=1)
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    power: float = Field(default=0.8, gt=0, lt=1)
+    max_judge_error_share: float = 0.05
+    min_completeness: float = 0.98  # share of planned listings that got an answer
+    min_validator_pass_rate: float
+    max_reason_share: dict[str, float] = {}  # ceilings by reason code
+
+
+class TaskSettings(_Frozen):
+    """One enhancement task: what is read, how the prompt is made, which model answers, what is accepted."""
+
+    name: str
+    output_field: str  # the listing's field that the accepted text replaces
+    template: str  # file in include/templates
+    prompt_fields: tuple[str, ...] = ("title", "description", "brand", "category", "attributes")
+    required_fields: tuple[str, ...] = ("title",)  # a listing whose every one of these is empty is quarantined
+    engine: str  # engine profile name
+    sampling_params: dict[str, Any] = {}
+    thinking: bool = False
+    overlong: Literal["quarantine", "shorten"] = "quarantine"
+    validators: ValidatorSettings
+    sampling: SamplingSettings
+    gate: GateSettings
+
+    @cached_property
+    def template_version(self) -> str:
+        """First 12 hex digits of the template file's SHA-256, so that a changed template is a new version by itself."""
+        return template_version(self.template)
+
+
+class JudgeSettings(_Frozen):
+    """The LLM judge: its engine profile, rubric and sampling."""
+
+    engine: str
+    template: str = "judge.j2"
+    sampling_params: dict[str, Any] = {}
+    max_claims: int = 5
+    max_claim_chars: int = 160
+    attempts: int = 2
+
+
+class CatalogSettings(_Frozen):
+    """The merchant catalog's table; `columns` maps our field names to the table's column names."""
+
+    table: str = "listings"
+    columns: dict[str, str] = {}
+    updated_column: str = "updated_at"
+    batch_rows: int = 5_000
+
+
+class PipelineSettings(_Frozen):
+    """Where data and state live and how work is cut up."""
+
+    data_url: str = "build/data"
+    state_url: str = "build/state"
+    catalog: CatalogSettings = CatalogSettings()
+    rows_per_shard: int = 20_000
+    max_bins: int = Field(default=64, le=1024)  # Airflow refuses to expand over more than 1,024
+    min_rows_per_bin: int = 2_000
+    rows_per_part: int = 500
+    publish_together: bool = False
+    holdout_share: dict[str, float] = {}  # by merchant_id; "*" is every merchant
+    opted_out_merchants: frozenset[str] = frozenset()
+    lease_minutes: int = 12 * 60
+
+
+class Settings(_Frozen):
+    """Everything, as one value that can be stored with a run."""
+
+    tasks: dict[str, TaskSettings]
+    engines: dict[str, EngineProfile]
+    judge: JudgeSettings
+    pipeline: PipelineSettings
+
+    @model_validator(mode="after")
+    def _names_resolve(self) -> Settings:
+        for owner, engine in [
+            *((f"tasks/{t.name}", t.engine) for t in self.tasks.values()),
+            ("judge", self.judge.engine),
+        ]:
+            if engine not in self.engines:
+                raise ValueError(f"{owner}.yaml names engine profile {engine!r}; there are {sorted(self.engines)}")
+        return self
+
+    def task(self, name: str) -> TaskSettings:
+        if name not in self.tasks:
+            raise SettingsError(f"no enhancement task {name!r}; configured are {sorted(self.tasks)}")
+        return self.tasks[name]
+
+
+def resolve_path(path: str) -> str:
+    """Absolute form of a path that may be relative to the project root; URLs with a scheme are left alone."""
+    return path if "://" in path else str((PROJECT_ROOT / path).resolve())
+
+
+def digest(value: object, length: int = 16) -> str:
+    """Short stable hash of any JSON value (sorted keys)."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
+
+
+def template_version(template: str) -> str:
+    """Version of a template file by its content. Raises SettingsError when there is no such file."""
+    path = TEMPLATES_DIR / template
+    if not path.is_file():
+        raise SettingsError(f"no template {path}; templates lie in include/templates")
+    return digest(path.read_text(encoding="utf-8"), 12)
+
+
+def _read(path: Path, model: type[Model], **defaults: object) -> Model:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return model.model_validate({**defaults, **(values or {})})
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read {path}: {error.strerror}; set {CONFIG_DIR_VARIABLE} or add the file"
+        ) from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path} is not YAML: {error}") from error
+    except ValidationError as error:
+        lines = [f"  {'.'.join(map(str, e['loc'])) or '(file)'}: {e['msg']}" for e in error.errors()]
+        raise SettingsError(f"{path} is not valid:\n" + "\n".join(lines)) from error
+
+
+def load_settings(config_dir: str | Path | None = None) -> Settings:
+    """Loads one configuration folder.
+
+    Raises SettingsError naming the file, the key and the fault.
+    """
+    folder = Path(config_dir or os.environ.get(CONFIG_DIR_VARIABLE) or PROJECT_ROOT / "include" / "config")
+    tasks = {p.stem: _read(p, TaskSettings, name=p.stem) for p in sorted(folder.glob("tasks/*.yaml"))}
+    if not tasks:
+        raise SettingsError(f"no enhancement task in {folder}/tasks; add one YAML file per task")
+    engines = {p.stem: _read(p, EngineProfile, name=p.stem) for p in sorted(folder.glob("engines/*.yaml"))}
+    try:
+        return Settings(
+            tasks=tasks,
+            engines=engines,
+            judge=_read(folder / "judge.yaml", JudgeSettings),
+            pipeline=_read(folder / "pipeline.yaml", PipelineSettings),
+        )
+    except ValidationError as error:
+        raise SettingsError(f"{folder}: {error.errors()[0]['msg']}") from error
