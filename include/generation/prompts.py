@@ -43,7 +43,7 @@ def render_block(template: str, block: str, **values: str) -> str:
 
 def listing_values(listing: Listing, prompt_fields: tuple[str, ...]) -> dict[str, str]:
     """The listing's fields as a template sees them: neutralised, and empty unless the task reads them."""
-    values = {name: "" for name in ("title", "description", "brand", "category", "attributes")}
+    values = dict.fromkeys(("title", "description", "brand", "category", "attributes"), "")
     for name in prompt_fields:
         values[name] = neutralise(str(getattr(listing, name)))
     pairs = json.loads(values["attributes"] or "{}")
