@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import fsspec
 import pyarrow as pa
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 Row = TypeVar("Row")
+Paths = list[str]  # named before Store, whose method `list` hides the builtin
 
 
 class TornPartError(RuntimeError):
@@ -70,7 +71,7 @@ def _converters(record: type) -> dict[str, Any]:
     return found
 
 
-def to_table(record: type[Row], rows: Sequence[Row], metadata: Mapping[str, str] | None = None) -> pa.Table:
+def to_table(record: type, rows: Sequence[Any], metadata: Mapping[str, str] | None = None) -> pa.Table:
     """Arrow table of records; `metadata` is stored in the file's schema (fingerprints go there)."""
     schema = schema_of(record).with_metadata(dict(metadata or {}))
     return pa.table({name: [getattr(row, name) for row in rows] for name in schema.names}, schema=schema)
@@ -127,7 +128,7 @@ class Store:
         except FileNotFoundError:
             return None
 
-    def list(self, folder: str, suffix: str = ".parquet") -> list[str]:
+    def list(self, folder: str, suffix: str = ".parquet") -> Paths:
         """Sorted relative paths of the files right below `folder` that end in `suffix`; hidden files are left out."""
         if not self.exists(folder):
             return []
@@ -151,7 +152,7 @@ class Store:
             raise TornPartError(f"{self.path(path)} is not a whole Parquet file: {error}") from error
         return {k.decode(): v.decode() for k, v in found.items() if not k.startswith(b"ARROW:")}
 
-    def valid_parts(self, folder: str, **metadata: str) -> list[str]:
+    def valid_parts(self, folder: str, **metadata: str) -> Paths:
         """Parts of `folder` that can be read and carry this metadata; the others are left out."""
         kept = []
         for path in self.list(folder):
@@ -168,7 +169,7 @@ class Store:
 
         Raises TornPartError when a part cannot be read.
         """
-        convert = _converters(record)
+        convert = _converters(cast("type", record))
         names = [f.name for f in dataclasses.fields(record)]  # type: ignore[arg-type]
         for path in self.list(paths) if isinstance(paths, str) else paths:
             try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -40,6 +41,44 @@ def interval_of(partition_date: date) -> tuple[datetime, datetime]:
     """[partition date, +1 day) in UTC: the interval of runs that Airflow gives none."""
     start = datetime(partition_date.year, partition_date.month, partition_date.day, tzinfo=UTC)
     return start, start + timedelta(days=1)
+
+
+def plan_run(
+    *,
+    run_id: str,
+    params: Mapping[str, Any],
+    settings: Settings,
+    logical_date: datetime | None,
+    run_after: datetime,
+    interval: tuple[datetime | None, datetime | None] = (None, None),
+) -> RunSpec:
+    """What a scheduler's run means: the partition date is the parameter, else the logical date, else the run-after date.
+
+    The interval is the run's own when it starts on the partition date, otherwise [partition date, +1 day): manual and
+    asset-triggered runs may have no interval, or one of another day. Raises SettingsError for an unknown enhancement task.
+    """
+    asked = params.get("partition_date")
+    partition_date = date.fromisoformat(asked) if asked else (logical_date or run_after).astimezone(UTC).date()
+    start, end = interval_of(partition_date)
+    if (
+        interval[0]
+        and interval[1]
+        and interval[0] < interval[1]
+        and interval[0].astimezone(UTC).date() == partition_date
+    ):
+        start, end = interval[0].astimezone(UTC), interval[1].astimezone(UTC)
+    tasks = tuple(settings.task(name).name for name in params.get("enhancement_tasks") or sorted(settings.tasks))
+    return RunSpec(
+        run_id=run_id,
+        partition_date=partition_date,
+        interval_start=start,
+        interval_end=end,
+        enhancement_tasks=tasks,
+        merchants=tuple(params.get("merchants") or ()),
+        row_limit=params.get("row_limit"),
+        force=bool(params.get("force")),
+        settings=settings,
+    )
 
 
 class Run:

@@ -1,0 +1,99 @@
+"""The summary of one run: what every stage's manifest says, by enhancement task, as one JSON value."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from include.partitions import Store
+from include.records import RunCounts
+from include.runs import Run
+from include.settings import SettingsError, load_settings, resolve_path
+
+#: Outcome of one enhancement task. `published` and `empty` are good nights; everything else fails the run.
+GOOD_OUTCOMES = frozenset({"published", "empty"})
+
+
+def _manifest(run: Run, task: str, stage: str, bin_index: int | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = run.store.read_json(run.manifest(task, stage, bin_index)) or {}
+    return found
+
+
+def _throughput(run: Run, task: str) -> dict[str, Any]:
+    """Engine figures over the task's bins: requests over engine time, cache hits over cache queries."""
+    bins = [_manifest(run, task, "generate", i) for i in range(len(run.bins(task)))]
+    done = [m for m in bins if m]
+    requests = sum(m.get("requests", 0) for m in done)
+    seconds = sum(m.get("generate_seconds", 0.0) for m in done)
+    queries = sum(m.get("prefix_cache_queries", 0) for m in done)
+    hits = sum(m.get("prefix_cache_hits", 0) for m in done)
+    return {
+        "requests": requests,
+        "requests_per_s": round(requests / seconds, 3) if seconds else None,
+        "output_tokens": sum(m.get("output_tokens", 0) for m in done),
+        "prefix_cache_hit_rate": round(hits / queries, 4) if queries else None,
+        "engine_starts": sum(1 for m in done if m.get("engine_start_seconds") is not None),
+        "engine_start_seconds": round(sum(m.get("engine_start_seconds") or 0.0 for m in done), 1),
+        "bins": len(bins),
+        "bins_without_result": len(bins) - len(done),
+    }
+
+
+def _outcome(gate: dict[str, Any], reconciled: dict[str, Any], last_stage: str) -> str:
+    if not gate:
+        return f"stopped_after_{last_stage}"
+    status = str(gate["status"])
+    if status == "passed":
+        return "published" if reconciled.get("status") == "published" else "not_loaded"
+    return status if status == "empty" else f"gate_{status}"
+
+
+def summarise_task(run: Run, task: str) -> dict[str, Any]:
+    """One enhancement task's figures. A stage that did not run leaves nulls, and `outcome` says where it stopped."""
+    extract, gate = _manifest(run, task, "extract"), _manifest(run, task, "gate")
+    load, reconciled = _manifest(run, task, "load"), _manifest(run, task, "reconcile")
+    reached = [s for s in ("extract", "sample", "gate", "load") if _manifest(run, task, s)]
+    counts = RunCounts.from_dict(gate.get("counts") or extract.get("counts") or {})
+    settings = run.spec.settings.task(task)
+    return {
+        **counts.to_dict(),
+        "loaded": load.get("loaded", 0),
+        "stale": load.get("stale", 0),
+        "outcome": _outcome(gate, reconciled, reached[-1] if reached else "open"),
+        "gate": {k: gate.get(k) for k in ("status", "mode", "baseline", "margin", "reasons", "suite", "override")},
+        "judge": gate.get("judge")
+        or {"sampled": 0, "evaluable": 0, "passed": 0, "errors": 0, "pass_rate": None, "ci95": None},
+        "engine_profile": settings.engine,
+        **(_throughput(run, task) if extract else {}),
+    }
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """Figures of the whole run; `ok` is true when every enhancement task is published or had nothing to do."""
+    tasks = {task: summarise_task(run, task) for task in run.spec.enhancement_tasks}
+    return {
+        "run_id": run.spec.run_id,
+        "run_dir": run.store.url,
+        "partition_date": str(run.spec.partition_date),
+        "interval": [run.spec.interval_start.isoformat(), run.spec.interval_end.isoformat()],
+        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "ok": all(t["outcome"] in GOOD_OUTCOMES for t in tasks.values()),
+        "tasks": tasks,
+    }
+
+
+def latest_run(partition_date: str, config_dir: str | None = None) -> Run:
+    """The run of a partition date whose `run.json` is newest.
+
+    Raises SettingsError when that date has no run.
+    """
+    data_url = resolve_path(load_settings(config_dir).pipeline.data_url)
+    day = Store(data_url).child(f"dt={partition_date}")
+    folders = day.fs.ls(day.root, detail=False) if day.fs.exists(day.root) else []
+    runs = [f for f in folders if day.fs.exists(f"{f}/run.json")]
+    if not runs:
+        raise SettingsError(
+            f"no run of {partition_date} under {data_url}; start one with `make run DATE={partition_date}`"
+        )
+    newest = max(runs, key=lambda folder: day.fs.modified(f"{folder}/run.json"))
+    return Run.open(day.child(newest.rsplit("/", 1)[-1]).url)
