@@ -1,0 +1,132 @@
+# The project's commands; `make help` lists them. ENGINE=gpu installs the CUDA build of vLLM instead of the CPU one.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ENGINE ?= cpu
+# The day whose changes the sample listings carry. A file of your own has other days: DATE=2026-03-14.
+DATE ?= 2026-03-01
+LISTINGS ?= include/samples/listings.csv
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PYTEST_ARGS ?=
+
+VENV := $(if $(filter gpu,$(ENGINE)),.venv-gpu,.venv)
+BIN := $(VENV)/bin
+LOCK := $(if $(filter gpu,$(ENGINE)),requirements.txt,requirements-cpu.txt)
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --progress-bar off
+COUNT := awk '/^(Collecting|Requirement already)/ {n++; if (n % 40 == 0) print "    " n " packages found"; fflush()}'
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+MIGRATED := .airflow/.migrated
+STEP := @printf '\n\033[1m==> %s\033[0m\n'
+# Sets the stages' database URLs from airflow_settings.yaml or AIRFLOW_CONN_*; a variable set already wins.
+URLS := eval "$$($(BIN)/python -m include.connections)"
+
+export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONUNBUFFERED := 1
+export AIRFLOW_HOME := $(CURDIR)/.airflow
+export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/dags
+export AIRFLOW__CORE__PLUGINS_FOLDER := $(CURDIR)/plugins
+export AIRFLOW__CORE__LOAD_EXAMPLES := False
+export AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS := True
+export AIRFLOW__API__HOST := 127.0.0.1
+export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
+export GX_ANALYTICS_ENABLED := false
+export VLLM_NO_USAGE_STATS := 1
+
+.PHONY: help install run up preview prepare test check doctor lock clean distclean
+
+help:  ## this list
+	@grep -hE '^[a-z%-]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(STEP) "virtual environment with $(PYTHON)"
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "needs Python 3.11: make PYTHON=/path/to/python3.11")'
+	@"$(PYTHON)" -m venv $(VENV)
+
+# The CPU build of torch stands in pip's own index on some hosts; elsewhere it comes from PyTorch's.
+$(RUNTIME): $(LOCK) | $(BIN)/python
+	$(STEP) "installing $(LOCK) (several minutes the first time)"
+	@pin="$$(grep -oE '^torch==[^ ]+' $(LOCK))"; \
+	$(INSTALL) --quiet "$$pin" 2>/dev/null || $(INSTALL) --quiet --extra-index-url $(TORCH_INDEX) "$$pin"
+	@$(INSTALL) -r $(LOCK) | $(COUNT)
+	@touch $@
+
+$(DEV): requirements-dev.txt $(RUNTIME)
+	$(STEP) "installing requirements-dev.txt"
+	@$(INSTALL) -r requirements-dev.txt | $(COUNT)
+	@touch $@
+
+install: $(RUNTIME)  ## make .venv and install the pinned packages
+
+$(MIGRATED): $(LOCK) | $(RUNTIME)
+	$(STEP) "Airflow's own database (SQLite under .airflow)"
+	@AIRFLOW__LOGGING__LOGGING_LEVEL=WARNING airflow db migrate >/dev/null
+	@touch $@
+
+.airflow/.settings: airflow_settings.yaml $(MIGRATED)
+	@python -m listing_operators.settings_loader
+	@touch $@
+
+prepare: $(RUNTIME) .airflow/.settings
+	$(STEP) "model"
+	@python -m include.generation prepare-model
+	$(STEP) "warehouse tables"
+	@$(URLS); python -m include.warehouse migrate
+ifndef AIRFLOW_CONN_MERCHANT_CATALOG
+	$(STEP) "merchant catalog from $(LISTINGS)"
+	@$(URLS); python -m include.extraction seed-catalog --csv "$(LISTINGS)"
+endif
+
+run: prepare  ## the nightly run of one date, end to end (DATE=2026-03-01, LISTINGS=my.csv, ENGINE=gpu)
+	$(STEP) "enhance_listings for $(DATE)"
+	@status=0; airflow dags test enhance_listings "$(DATE)" || status=$$?; \
+	printf '\n\033[1m==> summary\033[0m\n'; \
+	python -m include.reporting show --date "$(DATE)" --out build/run/summary.json || true; \
+	exit $$status
+
+preview: $(RUNTIME)  ## five rows of the warehouse, before and after
+	@$(URLS); python -m include.reporting preview
+
+up: prepare  ## Airflow with its web page on http://localhost:8080 (this machine only, no login)
+	$(STEP) "Airflow on http://localhost:8080; Ctrl-C ends it"
+	@airflow standalone
+
+doctor: $(RUNTIME)  ## what is missing on this machine, and how to mend it
+	@$(URLS); python -m include.doctor
+
+test: $(DEV)  ## unit, DAG and integration tests (PYTEST_ARGS="-k warehouse")
+	@python -m include.generation prepare-model
+	@python -m pytest $(PYTEST_ARGS)
+
+check: $(DEV)  ## lint, format, types, layers
+	$(STEP) "ruff"
+	@ruff check .
+	@ruff format --check .
+	$(STEP) "mypy"
+	@mypy
+	$(STEP) "import-linter"
+	@lint-imports
+
+bench-%: $(DEV)  ## a benchmark of benchmarks/, such as bench-generation; results under build/bench
+	@test -f "benchmarks/$(subst -,_,$*).py" || { ls benchmarks/*.py; echo "no benchmarks/$(subst -,_,$*).py"; exit 2; }
+	@python -m "benchmarks.$(subst -,_,$*)"
+
+# uv only resolves; pip installs. The CPU build of torch is looked for in $$UV_FIND_LINKS if set, else in PyTorch's index.
+COMPILE = uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+  --annotation-style line --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+lock: $(DEV)  ## resolve requirements*.in to requirements*.txt, keeping pins that still fit (UPGRADE=1: newest)
+	@$(COMPILE) requirements.in -o requirements.txt >/dev/null
+	@$(COMPILE) requirements-cpu.in --override requirements-cpu-overrides.txt -o requirements-cpu.txt \
+	  $(if $(UV_FIND_LINKS),,--extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match) >/dev/null
+	@$(COMPILE) requirements-dev.in --constraint requirements-cpu.txt -o requirements-dev.txt >/dev/null
+	@git --no-pager diff --stat -- 'requirements*.txt'
+
+clean:  ## remove results and caches; the environment and the model stay
+	rm -rf build .airflow .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environment and the model, too
+	rm -rf .venv .venv-gpu .models
