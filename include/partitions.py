@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 import posixpath
+import re
 import types
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,11 +28,12 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 Row = TypeVar("Row")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 Paths = list[str]  # named before Store, whose method `list` hides the builtin
 
 
 class TornPartError(RuntimeError):
-    """A Parquet part cannot be read: it was cut short or changed by something other than this project."""
+    """A part or manifest cannot be read: it was cut short, changed from outside, or written by another version."""
 
 
 def _arrow_type(hint: Any) -> pa.DataType:
@@ -51,12 +54,15 @@ def _arrow_type(hint: Any) -> pa.DataType:
 
 @cache
 def schema_of(record: type) -> pa.Schema:
-    """Arrow schema of a record class, one column per field in order.
+    """Arrow schema of a record class, one column per field in order; only fields typed `| None` may hold None.
 
     Raises KeyError for a field type that a record may not have.
     """
     hints = get_type_hints(record)
-    return pa.schema([(f.name, _arrow_type(hints[f.name])) for f in dataclasses.fields(record)])
+    return pa.schema(
+        pa.field(f.name, _arrow_type(hints[f.name]), nullable=type(None) in get_args(hints[f.name]))
+        for f in dataclasses.fields(record)
+    )
 
 
 @cache
@@ -72,9 +78,37 @@ def _converters(record: type) -> dict[str, Any]:
 
 
 def to_table(record: type, rows: Sequence[Any], metadata: Mapping[str, str] | None = None) -> pa.Table:
-    """Arrow table of records; `metadata` is stored in the file's schema (fingerprints go there)."""
+    """Arrow table of records; `metadata` is stored in the file's schema (fingerprints go there).
+
+    A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD: one such row must not cost its whole part.
+    """
     schema = schema_of(record).with_metadata(dict(metadata or {}))
-    return pa.table({name: [getattr(row, name) for row in rows] for name in schema.names}, schema=schema)
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    try:
+        return pa.table(columns, schema=schema)
+    except UnicodeEncodeError:
+        return pa.table({name: [_encodable(v) for v in values] for name, values in columns.items()}, schema=schema)
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_encodable, value))
+    return _SURROGATES.sub("\ufffd", value) if isinstance(value, str) else value
+
+
+def plain_json(value: Any) -> Any:
+    """The value as strict JSON has it: NaN and infinities become null, NumPy scalars numbers, sets sorted lists."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(plain_json, value))
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return plain_json(value.item()) if hasattr(value, "item") else str(value)
 
 
 class Store:
@@ -119,17 +153,22 @@ class Store:
             raise
 
     def write_json(self, path: str, value: object) -> None:
-        self.write_bytes(path, json.dumps(value, indent=2, sort_keys=True, default=str, ensure_ascii=False).encode())
+        """Writes strict JSON (see `plain_json`) whole or not at all."""
+        text = json.dumps(plain_json(value), indent=2, sort_keys=True, ensure_ascii=False)
+        self.write_bytes(path, text.encode("utf-8", "backslashreplace"))  # a lone surrogate as its JSON escape
 
     def read_json(self, path: str) -> Any:
-        """The file's value, or None where there is no such file."""
+        """The file's value, or None where there is no such file. Raises TornPartError when it is not JSON."""
         try:
             return json.loads(self.fs.cat_file(self.path(path)))
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise TornPartError(f"{self.path(path)} is not JSON: {error}; remove it and run its stage again") from error
 
     def list(self, folder: str, suffix: str = ".parquet") -> Paths:
         """Sorted relative paths of the files right below `folder` that end in `suffix`; hidden files are left out."""
+        self.fs.invalidate_cache(self.path(folder))  # object stores remember listings; other workers write here, too
         if not self.exists(folder):
             return []
         names = (posixpath.basename(entry) for entry in self.fs.ls(self.path(folder), detail=False))
@@ -174,13 +213,31 @@ class Store:
         for path in self.list(paths) if isinstance(paths, str) else paths:
             try:
                 with self.fs.open(self.path(path), "rb") as file:
-                    for batch in pq.ParquetFile(file).iter_batches(batch_size=batch_rows, columns=names):
+                    part = pq.ParquetFile(file)
+                    if missing := [name for name in names if name not in part.schema_arrow.names]:
+                        raise TornPartError(f"{self.path(path)} was written by another version: it has no {missing}")
+                    for batch in part.iter_batches(batch_size=batch_rows, columns=names):
                         for values in batch.to_pylist():
                             for name, change in convert.items():
                                 values[name] = change(values[name])
                             yield record(**values)
-            except pa.ArrowInvalid as error:
+            except FileNotFoundError:
+                raise
+            except (pa.ArrowInvalid, OSError) as error:
                 raise TornPartError(f"{self.path(path)} is not a whole Parquet file: {error}") from error
+
+    def read_batches(self, folder: str, columns: Sequence[str], batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
+        """Streams the parts of a folder as Arrow batches of these columns, in this order.
+
+        Raises TornPartError when a part cannot be read or lacks a column.
+        """
+        for path in self.list(folder):
+            try:
+                with self.fs.open(self.path(path), "rb") as file:
+                    for batch in pq.ParquetFile(file).iter_batches(batch_size=batch_rows, columns=list(columns)):
+                        yield batch.select(list(columns))
+            except (pa.ArrowInvalid, OSError, KeyError) as error:
+                raise TornPartError(f"{self.path(path)} cannot be read with columns {list(columns)}: {error}") from error
 
 
 class PartWriter:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from include.partitions import Store
-from include.settings import Settings, resolve_path
+from include.settings import Settings, SettingsError, resolve_path
 
 CATALOG_URL_VARIABLE = "MERCHANT_CATALOG_URL"
 WAREHOUSE_URL_VARIABLE = "ADS_WAREHOUSE_URL"
@@ -28,8 +28,8 @@ class RunSpec(BaseModel):
 
     run_id: str
     partition_date: date
-    interval_start: datetime
-    interval_end: datetime
+    interval_start: AwareDatetime
+    interval_end: AwareDatetime
     enhancement_tasks: tuple[str, ...]
     merchants: tuple[str, ...] = ()  # empty: all
     row_limit: int | None = None  # listings per enhancement task; the rest are `deferred`
@@ -132,6 +132,10 @@ class Run:
         return f"quarantine/{task}/{stage}-{bin_index:04d}"
 
     @staticmethod
+    def sampled(task: str) -> str:
+        return f"sampled/{task}"
+
+    @staticmethod
     def judged(task: str) -> str:
         return f"judged/{task}"
 
@@ -154,8 +158,9 @@ class Run:
 
 
 def url_from_environment(variable: str) -> str:
-    """A database URL from the environment. Raises KeyError with what to set when it is absent."""
-    try:
-        return os.environ[variable]
-    except KeyError:
-        raise KeyError(f"{variable} is not set: export an SQLAlchemy URL, or run the stage from the DAG") from None
+    """A database URL from the environment. Raises SettingsError with what to set when it is absent."""
+    if url := os.environ.get(variable):
+        return url
+    raise SettingsError(
+        f'{variable} is not set: export an SQLAlchemy URL, or run `eval "$(python -m include.connections)"` first'
+    )

@@ -12,10 +12,12 @@ import json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from include.records import Listing
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES_DIR = PROJECT_ROOT / "include" / "templates"
@@ -26,6 +28,18 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class SettingsError(ValueError):
     """A configuration file is missing, is not YAML, or has a key or value that the project does not know."""
+
+
+def _is_listing_text(name: str) -> str:
+    if Listing.__annotations__.get(name) != "str":
+        texts = sorted(key for key, hint in Listing.__annotations__.items() if hint == "str")
+        raise ValueError(f"{name!r} is no text field of a listing; there are {texts}")
+    return name
+
+
+Share = Annotated[float, Field(ge=0, le=1)]  # 0.05 is 5%
+Count = Annotated[int, Field(gt=0)]
+ListingText = Annotated[str, AfterValidator(_is_listing_text)]
 
 
 class _Frozen(BaseModel):
@@ -47,9 +61,10 @@ class EngineProfile(_Frozen):
     lineage: str  # names the model's behaviour; part of the staleness key, so a change rewrites the catalogue
     engine_args: dict[str, Any] = {}
     sampling_params: dict[str, Any] = {}
-    batch_size: int = Field(gt=0)
+    batch_size: Count
     submit: Literal["refill", "closed"] = "refill"
-    start_timeout_s: float = 900.0
+    start_timeout_s: float = Field(default=900.0, gt=0)
+    stall_timeout_s: float = Field(default=600.0, gt=0)  # silence with requests in flight after which it counts as dead
     environment: dict[str, str] = {}  # for the engine's process, such as VLLM_CPU_KVCACHE_SPACE; never secrets
     connection: str | None = None  # Airflow connection of an OpenAI-compatible endpoint
 
@@ -75,6 +90,14 @@ class LengthLimits(_Frozen):
     min_sentences: int = 0
     max_sentences: int | None = None
 
+    @model_validator(mode="after")
+    def _some_length_fits(self) -> LengthLimits:
+        for unit in ("chars", "words", "sentences"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if most is not None and most < least:
+                raise ValueError(f"max_{unit} {most} is below min_{unit} {least}: no text could pass")
+        return self
+
 
 class ValidatorSettings(_Frozen):
     """Which validators run and their thresholds; the meaning of each is in include.validation."""
@@ -91,7 +114,7 @@ class ValidatorSettings(_Frozen):
 class SamplingSettings(_Frozen):
     """How many texts the judge reads; see include.judging.sampling."""
 
-    max_size: int = Field(gt=0)  # cost bound; the needed size comes from the gate's margin, alpha and power
+    max_size: Count  # cost bound; the needed size comes from the gate's margin, alpha and power
     seed: int = 0
 
 
@@ -103,24 +126,31 @@ class GateSettings(_Frozen):
     """
 
     mode: Literal["calibrated", "demo"] = "calibrated"
-    baseline: float = Field(ge=0, le=1)
+    baseline: Share
     margin: float = Field(gt=0, le=1)
     alpha: float = Field(default=0.05, gt=0, lt=1)
     power: float = Field(default=0.8, gt=0, lt=1)
-    max_judge_error_share: float = 0.05
-    min_completeness: float = 0.98  # share of planned listings that got an answer
-    min_validator_pass_rate: float
-    max_reason_share: dict[str, float] = {}  # ceilings by reason code
+    max_judge_error_share: Share = 0.05
+    override: str = ""  # why copy may go out on a judge without a usable calibration; recorded with every run
+    min_completeness: Share = 0.98  # share of planned listings that got an answer
+    min_validator_pass_rate: Share
+    max_reason_share: dict[str, Share] = {}  # ceilings by reason code
+
+    @model_validator(mode="after")
+    def _can_fail(self) -> GateSettings:
+        if self.margin > self.baseline:
+            raise ValueError(f"margin {self.margin} is above baseline {self.baseline}: the gate could never fail")
+        return self
 
 
 class TaskSettings(_Frozen):
     """One enhancement task: what is read, how the prompt is made, which model answers, what is accepted."""
 
     name: str
-    output_field: str  # the listing's field that the accepted text replaces
+    output_field: ListingText  # the listing's field that the accepted text replaces
     template: str  # file in include/templates
-    prompt_fields: tuple[str, ...] = ("title", "description", "brand", "category", "attributes")
-    required_fields: tuple[str, ...] = ("title",)  # a listing whose every one of these is empty is quarantined
+    prompt_fields: tuple[ListingText, ...] = ("title", "description", "brand", "category", "attributes")
+    required_fields: tuple[ListingText, ...] = ("title",)  # a listing whose every one of these is empty is quarantined
     engine: str  # engine profile name
     sampling_params: dict[str, Any] = {}
     thinking: bool = False
@@ -144,6 +174,10 @@ class JudgeSettings(_Frozen):
     max_claims: int = 5
     max_claim_chars: int = 160
     attempts: int = 2
+    calibration: str | None = None  # calibration file used while the state URL holds none
+    max_calibration_age_days: int = 180
+    min_kappa: float = 0.4  # agreement with people below which the judge may not gate
+    min_youden: float = 0.4  # sensitivity + specificity - 1
 
 
 class CatalogSettings(_Frozen):
@@ -152,7 +186,7 @@ class CatalogSettings(_Frozen):
     table: str = "listings"
     columns: dict[str, str] = {}
     updated_column: str = "updated_at"
-    batch_rows: int = 5_000
+    batch_rows: Count = 5_000
 
 
 class PipelineSettings(_Frozen):
@@ -161,14 +195,14 @@ class PipelineSettings(_Frozen):
     data_url: str = "build/data"
     state_url: str = "build/state"
     catalog: CatalogSettings = CatalogSettings()
-    rows_per_shard: int = 20_000
-    max_bins: int = Field(default=64, le=1024)  # Airflow refuses to expand over more than 1,024
-    min_rows_per_bin: int = 2_000
-    rows_per_part: int = 500
+    rows_per_shard: Count = 20_000
+    max_bins: int = Field(default=64, gt=0, le=1024)  # Airflow refuses to expand over more than 1,024
+    min_rows_per_bin: Count = 2_000
+    rows_per_part: Count = 500
     publish_together: bool = False
-    holdout_share: dict[str, float] = {}  # by merchant_id; "*" is every merchant
+    holdout_share: dict[str, Share] = {}  # by merchant_id; "*" is every merchant
     opted_out_merchants: frozenset[str] = frozenset()
-    lease_minutes: int = 12 * 60
+    lease_minutes: Count = 12 * 60
 
 
 class Settings(_Frozen):
@@ -214,15 +248,29 @@ def template_version(template: str) -> str:
     return digest(path.read_text(encoding="utf-8"), 12)
 
 
-def _read(path: Path, model: type[Model], **defaults: object) -> Model:
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which a key given twice is an error: PyYAML takes the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1 and key != "<<"]:
+            raise yaml.constructor.ConstructorError(None, None, f"key {twice[0]!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Path, model: type[Model], **names: str) -> Model:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return model.model_validate({**defaults, **(values or {})})
+        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader) or {}  # noqa: S506  # a SafeLoader
+        if not isinstance(values, dict):
+            raise SettingsError(f"{path} is not valid: it must hold keys and values, not a {type(values).__name__}")
+        if changed := [key for key in names if values.get(key, names[key]) != names[key]]:
+            raise SettingsError(f"{path} is not valid:\n  {changed[0]}: comes from the file's name; leave the key out")
+        return model.model_validate({**values, **names})
     except OSError as error:
         raise SettingsError(
             f"cannot read {path}: {error.strerror}; set {CONFIG_DIR_VARIABLE} or add the file"
         ) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not YAML: {error}") from error
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc'])) or '(file)'}: {e['msg']}" for e in error.errors()]
@@ -232,19 +280,19 @@ def _read(path: Path, model: type[Model], **defaults: object) -> Model:
 def load_settings(config_dir: str | Path | None = None) -> Settings:
     """Loads one configuration folder.
 
-    Raises SettingsError naming the file, the key and the fault.
+    Raises SettingsError naming the file, the key and the fault; also for a template that is not there.
     """
     folder = Path(config_dir or os.environ.get(CONFIG_DIR_VARIABLE) or PROJECT_ROOT / "include" / "config")
     tasks = {p.stem: _read(p, TaskSettings, name=p.stem) for p in sorted(folder.glob("tasks/*.yaml"))}
     if not tasks:
         raise SettingsError(f"no enhancement task in {folder}/tasks; add one YAML file per task")
     engines = {p.stem: _read(p, EngineProfile, name=p.stem) for p in sorted(folder.glob("engines/*.yaml"))}
+    judge = _read(folder / "judge.yaml", JudgeSettings)
+    for template in (judge.template, *(task.template for task in tasks.values())):
+        template_version(template)
     try:
         return Settings(
-            tasks=tasks,
-            engines=engines,
-            judge=_read(folder / "judge.yaml", JudgeSettings),
-            pipeline=_read(folder / "pipeline.yaml", PipelineSettings),
+            tasks=tasks, engines=engines, judge=judge, pipeline=_read(folder / "pipeline.yaml", PipelineSettings)
         )
     except ValidationError as error:
         raise SettingsError(f"{folder}: {error.errors()[0]['msg']}") from error
