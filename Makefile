@@ -6,7 +6,7 @@ SHELL := bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENGINE ?= cpu
 # The day whose changes the sample listings carry. A file of your own has other days: DATE=2026-03-14.
-DATE ?= 2026-03-01
+DATE ?= 2026-01-14
 LISTINGS ?= include/samples/listings.csv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
@@ -80,7 +80,7 @@ ifndef AIRFLOW_CONN_MERCHANT_CATALOG
 	@$(URLS); python -m include.extraction seed-catalog --csv "$(LISTINGS)"
 endif
 
-run: prepare  ## the nightly run of one date, end to end (DATE=2026-03-01, LISTINGS=my.csv, ENGINE=gpu)
+run: prepare  ## the nightly run of one date, end to end (DATE=2026-01-14, LISTINGS=my.csv, ENGINE=gpu)
 	$(STEP) "enhance_listings for $(DATE)"
 	@status=0; airflow dags test enhance_listings "$(DATE)" || status=$$?; \
 	printf '\n\033[1m==> summary\033[0m\n'; \
