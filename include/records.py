@@ -84,16 +84,38 @@ class Verdict(WorkItem):
     ok: bool
     reasons: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # noted, never rejecting: suspicious_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledText:
+    """A generated text that the judge shall read, with the listing that it must agree with."""
+
+    text_id: str
+    stratum: str
+    weight: float
+    listings: int
+    title: str
+    description: str
+    brand: str
+    category: str
+    locale: str
+    attributes: str
+    output: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeScore:
-    """The judge's answer for one sampled text. `weight` is the number of listings that the row stands for."""
+    """The judge's answer for one sampled text in one stratum.
+
+    `listings` were drawn that share the text; `weight` is the number of listings of the run that they stand for.
+    """
 
     text_id: str
     stratum: str
     weight: float
     verdict: JudgeVerdict
+    listings: int = 1
     score: float | None = None  # probability of "pass" where the engine gives token probabilities
     unsupported: tuple[str, ...] = ()
     contradictory: tuple[str, ...] = ()
@@ -112,6 +134,17 @@ class QuarantinedRow:
     reason: str
     detail: str = ""
     output: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCopy:
+    """A listing whose copy ends without a new one: withdrawn by its merchant, or moved into the holdout arm."""
+
+    merchant_id: str
+    listing_id: str
+    locale: str
+    source_updated_at: datetime
+    reason: str  # "retired" or "holdout"
 
 
 class AccountingError(RuntimeError):

@@ -114,6 +114,7 @@ class ValidatorSettings(_Frozen):
 class SamplingSettings(_Frozen):
     """How many texts the judge reads; see include.judging.sampling."""
 
+    min_size: Count = 30  # below it the power calculation's normal approximation is poor
     max_size: Count  # cost bound; the needed size comes from the gate's margin, alpha and power
     seed: int = 0
 

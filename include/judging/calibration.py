@@ -1,0 +1,119 @@
+"""A judge's calibration: what it is, where it is kept, and when it may not be used.
+
+Calibrations lie under the state URL as `judging/calibrations/<version>.json`; `judging/current-<task>.json` (or
+`current-all.json`) names the one in force and is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from include.judging.estimation import PERFECT_JUDGE, JudgeAccuracy
+from include.judging.rubric import rubric_version
+from include.partitions import Store
+from include.records import JudgeScore, JudgeVerdict
+from include.settings import Settings, resolve_path
+
+ALL_TASKS = "all"
+
+
+class Calibration(BaseModel):
+    """The measured agreement of one judge with people. Pass is the positive class throughout.
+
+    `passed_pairs` and `failed_pairs` are effective counts, smaller than the labelled pairs where documents repeat.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    created_at: datetime
+    judge_model: str  # lineage of the judge's engine profile
+    rubric: str
+    labels: str  # hash of the labelled pairs
+    threshold: float = 0.0  # a text passes if no claim is wrong and its score reaches this
+    sensitivity: float
+    specificity: float
+    passed_pairs: float
+    failed_pairs: float
+    kappa: float
+    report: dict[str, Any] = {}  # intervals, error kinds, locales, flips, length bias; for people
+
+    @property
+    def accuracy(self) -> JudgeAccuracy:
+        return JudgeAccuracy(self.sensitivity, self.specificity, self.passed_pairs, self.failed_pairs)
+
+    def passes(self, score: JudgeScore) -> bool:
+        """The calibrated verdict of one text. A row without a score is decided by its claims alone."""
+        return score.verdict is JudgeVerdict.PASS and (score.score is None or score.score >= self.threshold)
+
+
+def _state(settings: Settings) -> Store:
+    return Store(resolve_path(settings.pipeline.state_url)).child("judging")
+
+
+def store_calibration(settings: Settings, calibration: Calibration, task: str = ALL_TASKS) -> str:
+    """Stores a calibration under the state URL and makes it the current one of `task`; returns its path."""
+    store, path = _state(settings), f"calibrations/{calibration.version}.json"
+    store.write_bytes(path, calibration.model_dump_json(indent=2).encode())
+    store.write_json(f"current-{task}.json", {"version": calibration.version})
+    return store.path(path)
+
+
+def current_calibration(settings: Settings, task: str) -> Calibration | None:
+    """The calibration in force for `task`: its own, the one for all tasks, or the configured default file."""
+    store = _state(settings)
+    for name in (task, ALL_TASKS):
+        if current := store.read_json(f"current-{name}.json"):
+            found = store.read_json(f"calibrations/{current['version']}.json")
+            return None if found is None else Calibration.model_validate(found)
+    default = settings.judge.calibration
+    if default is None or not Path(resolve_path(default)).is_file():
+        return None
+    return Calibration.model_validate(json.loads(Path(resolve_path(default)).read_text(encoding="utf-8")))
+
+
+def refusals(calibration: Calibration | None, settings: Settings, now: datetime | None = None) -> list[str]:
+    """Why this calibration may not gate; empty when it may."""
+    judge = settings.judge
+    if calibration is None:
+        return ["the judge has no calibration: run `python -m include.judging calibrate`, or set gate.override"]
+    found = []
+    lineage = settings.engines[judge.engine].lineage
+    if calibration.judge_model != lineage:
+        found.append(f"the calibration is for judge {calibration.judge_model!r}, this run's judge is {lineage!r}")
+    if calibration.rubric != (rubric := rubric_version(judge)):
+        found.append(f"the calibration is for rubric {calibration.rubric}, this run's rubric is {rubric}")
+    age = ((now or datetime.now(UTC)) - calibration.created_at).days
+    if age > judge.max_calibration_age_days:
+        found.append(f"the calibration is {age} days old; the limit is {judge.max_calibration_age_days}")
+    return found + weaknesses(calibration.kappa, calibration.accuracy.youden, settings)
+
+
+def weaknesses(kappa: float, youden: float, settings: Settings) -> list[str]:
+    """Why a judge of this agreement is too weak to gate. NaN (one label only) is weak."""
+    judge = settings.judge
+    return [
+        f"the judge is too weak: {name} {value:.3f} is below {limit}"
+        for name, value, limit in (("kappa", kappa, judge.min_kappa), ("Youden index", youden, judge.min_youden))
+        if math.isnan(value) or value < limit
+    ]
+
+
+def usable_calibration(settings: Settings, task: str) -> Calibration | None:
+    """The calibration that the gate corrects with; None in demo mode and where the calibration may not be used."""
+    if settings.task(task).gate.mode == "demo":
+        return None
+    found = current_calibration(settings, task)
+    return None if refusals(found, settings) else found
+
+
+def judge_accuracy(settings: Settings, task: str) -> JudgeAccuracy:
+    """The accuracy that tonight's sample size is computed with."""
+    found = usable_calibration(settings, task)
+    return PERFECT_JUDGE if found is None else found.accuracy

@@ -1,0 +1,301 @@
+"""The gate of one enhancement task: closes the accounting and decides whether tonight's copy may be published.
+
+It combines completeness, the validators' expectation suite and the judge's statistics. The pass rate is computed before
+the failed texts are withheld. Nothing raises for bad data: `status` is "passed", "failed" (the copy is not good enough),
+"broken" (the gate could not be trusted: nothing may be published either) or "empty" (there was no work).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from include.judging.accounting import Progress, Withheld, first_quarantined, progress, withhold
+from include.judging.calibration import Calibration, current_calibration, refusals
+from include.judging.decision import JudgeDecision, judge_decision
+from include.judging.estimation import passes_verdict
+from include.records import AccountingError, JudgeScore, JudgeVerdict
+from include.runs import Run
+from include.settings import Settings
+
+JUDGE_FAILED, JUDGE_NOT_EVALUABLE = "judge_failed", "judge_not_evaluable"
+TOP = 5
+MAX_STRATA = 50
+NEXT_STEPS = {
+    "passed": "nothing to do",
+    "empty": "nothing to do: no listing needed work",
+    "failed": "nothing of this enhancement task was published; the copy of earlier runs stays in place. Look at the "
+    "examples; mend the prompt, the model or the limits, then clear this run's generation. Listings are tried again "
+    "as soon as their staleness key changes; the other enhancement tasks are not affected",
+    "broken": "nothing of this enhancement task was published, and its quality is unknown. Mend what the reasons name, "
+    "then clear the named stage; finished texts are kept",
+}
+
+
+@dataclass(slots=True)
+class _Findings:
+    """Checks so far: figures against limits for people, and the worst status among them."""
+
+    status: str = "passed"
+    reasons: list[str] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+
+    def require(self, name: str, observed: float | None, limit: float, ok: bool, reason: str, worst: str) -> None:
+        self.checks.append({"name": name, "observed": observed, "limit": limit, "ok": ok})
+        if not ok:
+            self.blame(reason, worst)
+
+    def blame(self, reason: str, status: str) -> None:
+        self.reasons.append(reason)
+        self.status = "broken" if "broken" in (self.status, status) else status
+
+
+def suite_result(run: Run, task: str) -> dict[str, Any]:
+    """The validators' expectation suite over all bins; anything but an explicit result counts as broken."""
+    from include.validation.suite import check
+
+    return check(run, task)
+
+
+def decide(run: Run, task: str) -> dict[str, Any]:
+    """Decides, writes the judge's QuarantinedRow parts and manifest(task, "gate"), and returns the manifest.
+
+    Raises FileNotFoundError when extraction has written no plan, and SettingsError for an unknown enhancement task.
+    """
+    gate = run.spec.settings.task(task).gate
+    run.store.remove(run.manifest(task, "gate"))
+    state = progress(run, task)
+    scores = list(run.store.read_rows(run.judged(task), JudgeScore))
+    findings, suite = _Findings(), {"status": "empty", "expectations": []}
+    calibration, refused = _calibration(run.spec.settings, task)
+    sampled: dict[str, Any] = run.store.read_json(run.manifest(task, "sample")) or {}
+    decision = judge_decision(scores, int(sampled.get("population", 0)), gate, calibration)
+    withheld = Withheld()
+    if state.planned == 0:
+        findings.status = "empty"
+        scores = []
+    else:
+        suite = suite_result(run, task)
+        _check_completeness(findings, state, gate.min_completeness)
+        _check_suite(findings, suite)
+        _check_judge(findings, run, task, scores, decision, sampled)
+        if refused and gate.mode == "calibrated" and not gate.override:
+            for reason in refused:
+                findings.blame(f"judge refused: {reason}", "broken")
+        verdicts = _withheld_texts(scores, calibration)
+        withheld = withhold(run, task, verdicts, _worst_first(scores, verdicts))
+        for reason, rows in withheld.by_reason.items():
+            state.counts.accepted -= rows
+            state.counts.quarantine(reason, rows)
+    try:
+        state.counts.check_closed()
+    except AccountingError as error:
+        findings.blame(str(error), "broken")
+    manifest = {
+        "status": findings.status,
+        "mode": gate.mode,
+        "override": _override(run.spec.settings, task, refused),
+        "baseline": gate.baseline,
+        "margin": gate.margin,
+        "alpha": gate.alpha,
+        "power": gate.power,
+        "pass_rate": decision.pass_rate,
+        "ci95": decision.ci95,
+        "lower_bound": decision.lower,
+        "reasons": findings.reasons,
+        "checks": findings.checks,
+        "suite": suite,
+        "judge": _judge_figures(run, task, scores, decision, sampled, calibration),
+        "counts": state.counts.to_dict(),
+        "missing_bins": state.missing_bins,
+        "failed_text_ids": sorted(_withheld_texts(scores, calibration)),
+        "strata": _strata(scores, calibration),
+        "top_reasons": _top_reasons(state),
+        **_examples(run, task, withheld, findings.status),
+        "next_step": NEXT_STEPS[findings.status],
+    }
+    run.store.write_json(run.manifest(task, "gate"), manifest)
+    return manifest
+
+
+def _calibration(settings: Settings, task: str) -> tuple[Calibration | None, list[str]]:
+    """The calibration to correct with (None: the judge is taken at its word), and why another may not be used."""
+    gate = settings.task(task).gate
+    if gate.mode == "demo":
+        return None, []
+    found = current_calibration(settings, task)
+    refused = refusals(found, settings)
+    return (None if refused else found), refused
+
+
+def _override(settings: Settings, task: str, refused: Sequence[str]) -> str:
+    gate = settings.task(task).gate
+    if gate.mode == "demo":
+        return "demo mode: the judge is not calibrated; its plain pass rate is compared with a measured baseline"
+    return f"{gate.override} (despite: {'; '.join(refused)})" if refused and gate.override else ""
+
+
+def _check_completeness(findings: _Findings, state: Progress, limit: float) -> None:
+    missing = f" (no validation of bins {state.missing_bins})" if state.missing_bins else ""
+    findings.require(
+        "completeness",
+        state.completeness,
+        limit,
+        state.completeness >= limit,
+        f"incomplete: {state.completeness:.1%} of {state.planned} listings got an answer, needed {limit:.1%}{missing}",
+        "failed",
+    )
+    if state.answered and not state.counts.accepted:
+        findings.blame(f"every one of {state.answered} answered listings was rejected", "failed")
+
+
+def _check_suite(findings: _Findings, suite: dict[str, Any]) -> None:
+    status = suite.get("status")
+    for expectation in suite.get("expectations", []):
+        if not expectation.get("success"):
+            findings.reasons.append(
+                f"validators: {expectation.get('name')} observed {expectation.get('observed')}, "
+                f"expected {expectation.get('expected')}"
+            )
+    if status == "failed":
+        findings.blame("the validators' expectation suite failed", "failed")
+    elif status != "passed":
+        findings.blame(f"the validators' expectation suite gave no result: {suite.get('error', status)}", "broken")
+
+
+def _check_judge(
+    findings: _Findings,
+    run: Run,
+    task: str,
+    scores: Sequence[JudgeScore],
+    decision: JudgeDecision,
+    sampled: dict[str, Any],
+) -> None:
+    gate = run.spec.settings.task(task).gate
+    if not sampled:
+        findings.blame("no sample was drawn: run `include.judging.stage.sample`", "broken")
+        return
+    texts = {score.text_id for score in scores}
+    if len(texts) < int(sampled["texts"]):
+        findings.blame(f"the judge answered for {len(texts)} of {sampled['texts']} sampled texts", "broken")
+    errors = len({score.text_id for score in scores if score.verdict is JudgeVerdict.ERROR})
+    share = errors / len(texts) if texts else 0.0
+    findings.require(
+        "judge_error_share",
+        share,
+        gate.max_judge_error_share,
+        share <= gate.max_judge_error_share,
+        f"the judge gave no readable answer for {share:.1%} of {len(texts)} texts, "
+        f"allowed {gate.max_judge_error_share:.1%}",
+        "broken",
+    )
+    if not texts:
+        return
+    under = "underpowered: " if sampled["underpowered"] else ""
+    if decision.raw is None or decision.pass_rate is None:
+        findings.blame(f"{under}no sampled text could be evaluated", "failed")
+        return
+    needed = sampled["needed"] or "more listings or more calibration labels"
+    wanted = f"; {decision.raw.evaluable} listings judged, needed {needed}" if under else ""
+    findings.require(
+        "judge_pass_rate_lower_bound",
+        decision.lower,
+        decision.floor,
+        decision.shown,
+        f"{under}judge pass rate {decision.pass_rate:.1%} has lower bound {decision.lower:.1%}, must be above "
+        f"{decision.floor:.1%} (baseline {gate.baseline:.1%} - margin {gate.margin:.1%}){wanted}",
+        "failed",
+    )
+
+
+def _passes(score: JudgeScore, calibration: Calibration | None) -> bool:
+    return calibration.passes(score) if calibration else passes_verdict(score)
+
+
+def _withheld_texts(scores: Sequence[JudgeScore], calibration: Calibration | None) -> dict[str, tuple[str, str]]:
+    """Texts that may not go out, with reason and quoted claims; judge errors stay, like what was never sampled."""
+    found: dict[str, tuple[str, str]] = {}
+    for score in scores:
+        if score.verdict is JudgeVerdict.NOT_EVALUABLE:
+            found[score.text_id] = (JUDGE_NOT_EVALUABLE, "nothing to check the copy against, or nothing in it to check")
+        elif score.verdict is not JudgeVerdict.ERROR and not _passes(score, calibration):
+            claims = [
+                f"{kind}: " + "; ".join(f"“{claim}”" for claim in getattr(score, kind))
+                for kind in ("unsupported", "contradictory")
+                if getattr(score, kind)
+            ]
+            low = "" if claims else f"score {score.score:.2f} is below the calibrated threshold"
+            found[score.text_id] = (JUDGE_FAILED, " | ".join(claims) or low)
+    return found
+
+
+def _worst_first(scores: Sequence[JudgeScore], failed: Mapping[str, object]) -> list[str]:
+    """The failed texts: the lowest score first, then those that most listings share."""
+    keys: dict[str, tuple[float, float]] = {}
+    for row in scores:
+        if row.text_id in failed:
+            score, weight = keys.get(row.text_id, (1.0, 0.0))
+            keys[row.text_id] = (min(score, 1.0 if row.score is None else row.score), weight - row.weight)
+    return sorted(keys, key=lambda text_id: (keys[text_id], text_id))
+
+
+def _judge_figures(
+    run: Run,
+    task: str,
+    scores: Sequence[JudgeScore],
+    decision: JudgeDecision,
+    sampled: dict[str, Any],
+    calibration: Calibration | None,
+) -> dict[str, Any]:
+    """Counts are texts; rates are weighted by listings."""
+    by_text = {score.text_id: score for score in scores}
+    evaluable = [s for s in by_text.values() if s.verdict in (JudgeVerdict.PASS, JudgeVerdict.FAIL)]
+    scored: dict[str, Any] = run.store.read_json(run.manifest(task, "judge")) or {}
+    return {
+        "status": sampled.get("status", "empty"),
+        "sampled": len(by_text),
+        "evaluable": len(evaluable),
+        "passed": sum(_passes(score, calibration) for score in evaluable),
+        "errors": sum(score.verdict is JudgeVerdict.ERROR for score in by_text.values()),
+        "not_evaluable": sum(score.verdict is JudgeVerdict.NOT_EVALUABLE for score in by_text.values()),
+        "pass_rate": decision.pass_rate,
+        "ci95": decision.ci95,
+        "raw_pass_rate": decision.raw.rate if decision.raw else None,
+        "raw_ci95": decision.raw_ci95,
+        "calibration": calibration.version if calibration else None,
+        "needed": sampled.get("needed"),
+        "power": sampled.get("power"),
+        **{key: scored.get(key) for key in ("model", "self_judged", "disagreements", "pairs_per_s")},
+    }
+
+
+def _strata(scores: Sequence[JudgeScore], calibration: Calibration | None) -> list[dict[str, Any]]:
+    """The judge's plain pass rate per stratum, heaviest first."""
+    rows: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+    for score in scores:
+        if score.verdict in (JudgeVerdict.PASS, JudgeVerdict.FAIL):
+            row = rows[score.stratum]
+            row[0] += score.weight
+            row[1] += score.weight * _passes(score, calibration)
+            row[2] += 1
+    heaviest = sorted(rows.items(), key=lambda item: (-item[1][0], item[0]))[:MAX_STRATA]
+    return [
+        {"stratum": name, "listings": round(weight, 1), "texts": int(texts), "pass_rate": passed / weight}
+        for name, (weight, passed, texts) in heaviest
+    ]
+
+
+def _top_reasons(state: Progress) -> list[dict[str, Any]]:
+    reasons = {**state.counts.quarantined, **({"errored": state.counts.errored} if state.counts.errored else {})}
+    ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:TOP]
+    return [{"reason": reason, "listings": rows} for reason, rows in ranked]
+
+
+def _examples(run: Run, task: str, withheld: Withheld, status: str) -> dict[str, Any]:
+    """Five listings to look at: the judge's worst, filled up with what the validators withheld."""
+    found = list(withheld.examples)
+    if status not in ("passed", "empty") and len(found) < TOP:
+        found += first_quarantined(run, task, TOP - len(found))
+    return {"examples": found, "sample_ids": [f"{row['merchant_id']}/{row['listing_id']}" for row in found]}
