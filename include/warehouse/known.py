@@ -1,0 +1,92 @@
+"""What the warehouse knows of a batch of listings: an anti-join through a temporary table, never through an id list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from include.warehouse.bulk import insert_batch
+from include.warehouse.database import connect
+from include.warehouse.schema import HOLDOUT, TREATMENT, key_text, listing_copy, quarantine
+
+
+class Standing(StrEnum):
+    """How one (listing, enhancement task) stands in the warehouse, as far as the extraction must know."""
+
+    NEW = "new"  # nothing, or something under another staleness key
+    CURRENT = "current"  # live copy under the same staleness key
+    QUARANTINED = "quarantined"  # refused before under the same staleness key
+    PINNED = "pinned"  # a person's copy
+    HOLDOUT = "holdout"  # recorded in the holdout arm
+
+
+_keys = sa.Table(
+    "keys_to_look_up",
+    sa.MetaData(),
+    sa.Column("n", sa.Integer, nullable=False),
+    sa.Column("merchant_id", key_text(), nullable=False),
+    sa.Column("listing_id", key_text(), nullable=False),
+    sa.Column("enhancement_task", key_text(), nullable=False),
+    sa.Column("staleness_key", sa.Text, nullable=False),
+    prefixes=["TEMPORARY"],
+    postgresql_on_commit="DELETE ROWS",  # a truncation: deleted rows of a temporary table are never vacuumed
+)
+_SCHEMA = pa.schema(
+    [("n", pa.int32()), *[(c.name, pa.string()) for c in _keys.c if c.name != "n"]],
+)
+
+Key = tuple[str, str, str, str]  # merchant_id, listing_id, enhancement_task, staleness_key
+
+
+def _lookup() -> sa.Select[int, str]:
+    def same_key(table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.and_(*(table.c[name] == _keys.c[name] for name in ("merchant_id", "listing_id", "enhancement_task")))
+
+    copy, refused = listing_copy, quarantine
+    live = sa.and_(copy.c.retired_at.is_(None), copy.c.arm == TREATMENT)
+    standing = sa.case(
+        (copy.c.pinned, Standing.PINNED.value),
+        (sa.and_(live, copy.c.staleness_key == _keys.c.staleness_key), Standing.CURRENT.value),
+        (copy.c.arm == HOLDOUT, Standing.HOLDOUT.value),
+        (refused.c.staleness_key == _keys.c.staleness_key, Standing.QUARANTINED.value),
+        else_=Standing.NEW.value,
+    )
+    joined = _keys.outerjoin(copy, same_key(copy)).outerjoin(refused, same_key(refused))
+    return sa.select(_keys.c.n, standing).select_from(joined)
+
+
+class Lookup:
+    """A connection with its temporary table. Use as a context manager; each question is one short transaction."""
+
+    def __init__(self, url: str) -> None:
+        self._opened = connect(url)
+        self._connection = self._opened.__enter__()
+        with self._connection.begin():
+            _keys.create(self._connection)
+        self._statement = _lookup()
+
+    def __enter__(self) -> Lookup:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._connection.begin():
+            _keys.drop(self._connection)
+        self._opened.__exit__(None, None, None)
+
+    def standings(self, keys: Sequence[Key]) -> list[Standing]:
+        """The standing of each key, in order."""
+        found = [Standing.NEW] * len(keys)
+        if not keys:
+            return found
+        columns = [pa.array(range(len(keys)), pa.int32())]
+        columns += [pa.array([key[i] for key in keys], pa.string()) for i in range(4)]
+        with self._connection.begin():
+            self._connection.execute(_keys.delete())
+            insert_batch(self._connection, _keys, pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+            for n, standing in self._connection.execute(self._statement):
+                if standing != "new":
+                    found[n] = Standing(standing)
+        return found

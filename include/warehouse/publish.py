@@ -1,0 +1,239 @@
+"""The publishing transaction's statements, the same on PostgreSQL and SQLite.
+
+The order is archive, write, end, quarantine, record: history gets a version before it is replaced, and readers see all of
+it or nothing. A row's version is (when the merchant changed it, when its run read it); an older one never replaces a newer
+one, nor a person's copy, nor revives a listing that was withdrawn at a later date.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from include.runs import Run
+from include.warehouse.schema import HOLDOUT, KEY, TREATMENT, copy_history, listing_copy, quarantine
+from include.warehouse.staging import LISTING, Staging
+
+_COPY_NAMES = [c.name for c in copy_history.c if c.name not in ("ended_at", "ended_by", "end_reason")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """What all rows of one load share."""
+
+    run_id: str
+    enhancement_task: str
+    model: str
+    engine_profile: str
+    template_version: str
+    extracted_at: datetime
+    as_of: datetime  # the end of the run's interval
+
+
+def provenance(run: Run, task: str) -> Provenance:
+    """What all rows of this load share. Raises FileNotFoundError when the extraction has not finished."""
+    settings = run.spec.settings.task(task)
+    extracted = run.store.read_json(run.manifest(task, "extract"))
+    if extracted is None:
+        raise FileNotFoundError(f"{run.store.url} has no extract manifest for {task}: run the extraction stage first")
+    return Provenance(
+        run_id=run.spec.run_id,
+        enhancement_task=task,
+        model=run.spec.settings.engines[settings.engine].model,
+        engine_profile=settings.engine,
+        template_version=settings.template_version,
+        extracted_at=datetime.fromisoformat(extracted["extracted_at"]),
+        as_of=run.spec.interval_end,
+    )
+
+
+def lock_task(connection: sa.Connection, task: str) -> None:
+    """One publisher per enhancement task at a time. SQLite has one writer anyhow; its lock was taken at the start."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(
+            sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(f"listing_copy/{task}", 0)))
+        )
+
+
+def insert_for(connection: sa.Connection, table: sa.Table) -> Any:
+    """An INSERT with the dialect's ON CONFLICT."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def _rows(connection: sa.Connection, statement: sa.Executable) -> int:
+    """Runs a statement and returns the rows it touched; not every driver tells them of an INSERT unless asked."""
+    return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount
+
+
+def _same_listing(table: sa.Table, staged: sa.Table, task: str) -> sa.ColumnElement[bool]:
+    return sa.and_(*(table.c[name] == staged.c[name] for name in LISTING), table.c.enhancement_task == task)
+
+
+def _may_replace(source_updated_at: Any, facts: Provenance) -> sa.ColumnElement[bool]:
+    """The version guard, over the standing row `listing_copy`."""
+    old = listing_copy.c
+    version = sa.tuple_(source_updated_at, sa.literal(facts.extracted_at, old.extracted_at.type))
+    return sa.and_(
+        sa.not_(old.pinned),
+        version >= sa.tuple_(old.source_updated_at, old.extracted_at),
+        sa.or_(old.retired_at.is_(None), old.retired_at < facts.as_of),
+    )
+
+
+def _differs(run_id: Any, text: Any, facts: Provenance) -> sa.ColumnElement[bool]:
+    """False for a row that an earlier attempt of the same load has written already."""
+    old = listing_copy.c
+    return sa.or_(old.run_id != run_id, old.extracted_at != facts.extracted_at, old.text.is_distinct_from(text))
+
+
+def _live() -> sa.ColumnElement[bool]:
+    return sa.and_(listing_copy.c.retired_at.is_(None), listing_copy.c.arm == TREATMENT)
+
+
+def archive(
+    connection: sa.Connection,
+    source: sa.FromClause,
+    condition: sa.ColumnElement[bool],
+    *,
+    ended_at: datetime,
+    ended_by: str,
+    end_reason: str,
+) -> int:
+    """Copies the live versions that are about to end into the history. Returns how many."""
+    ended = {"ended_at": ended_at, "ended_by": ended_by, "end_reason": end_reason}
+    values = [sa.literal(value, copy_history.c[name].type) for name, value in ended.items()]
+    chosen = sa.select(*(listing_copy.c[name] for name in _COPY_NAMES), *values).select_from(source)
+    insert = copy_history.insert().from_select([*_COPY_NAMES, *ended], chosen.where(_live(), condition))
+    return _rows(connection, insert)
+
+
+def write_copy(connection: sa.Connection, staging: Staging, facts: Provenance, now: datetime) -> int:
+    """Archives what is replaced, then inserts or updates in key order. Returns the rows written."""
+    new = staging.table
+    replaced = sa.and_(_may_replace(new.c.source_updated_at, facts), _differs(new.c.run_id, new.c.text, facts))
+    pairs = listing_copy.join(new, _same_listing(listing_copy, new, facts.enhancement_task))
+    archive(connection, pairs, replaced, ended_at=now, ended_by=facts.run_id, end_reason="replaced")
+    constants = {
+        "enhancement_task": facts.enhancement_task,
+        "arm": TREATMENT,
+        "model": facts.model,
+        "engine_profile": facts.engine_profile,
+        "template_version": facts.template_version,
+        "extracted_at": facts.extracted_at,
+        "published_at": now,
+    }
+    return _upsert(connection, staging, constants, facts, where=sa.true())
+
+
+def _upsert(
+    connection: sa.Connection,
+    staging: Staging,
+    constants: dict[str, Any],
+    facts: Provenance,
+    where: sa.ColumnElement[bool],
+) -> int:
+    staged = [name for name in (*LISTING, *staging.columns) if name in listing_copy.c and name not in constants]
+    literals = [sa.literal(value, listing_copy.c[name].type) for name, value in constants.items()]
+    chosen = (
+        sa.select(*(staging.table.c[name] for name in staged), *literals)
+        .where(where)
+        .order_by(*(staging.table.c[name] for name in LISTING))
+    )
+    insert = insert_for(connection, listing_copy).from_select([*staged, *constants], chosen)
+    new = insert.excluded
+    changed = {name: new[name] for name in (*staged, *constants) if name not in KEY}
+    return _rows(
+        connection,
+        insert.on_conflict_do_update(
+            index_elements=[listing_copy.c[name] for name in KEY],
+            set_=changed | {"retired_at": None},
+            where=sa.and_(_may_replace(new.source_updated_at, facts), _differs(new.run_id, new.text, facts)),
+        ),
+    )
+
+
+def end_copy(connection: sa.Connection, staging: Staging, facts: Provenance, now: datetime) -> dict[str, int]:
+    """Retires the copy of withdrawn listings and moves listings into the holdout arm. Returns the ended copies by reason."""
+    ended = staging.table
+    pairs = listing_copy.join(ended, _same_listing(listing_copy, ended, facts.enhancement_task))
+    may_end = _may_replace(ended.c.source_updated_at, facts)
+    counts = {}
+    for reason in ("retired", "holdout"):
+        chosen = sa.and_(may_end, ended.c.reason == reason)
+        counts[reason] = archive(connection, pairs, chosen, ended_at=now, ended_by=facts.run_id, end_reason=reason)
+    withdrawn = sa.select(ended.c.listing_id).where(
+        _same_listing(listing_copy, ended, facts.enhancement_task), may_end, ended.c.reason == "retired"
+    )
+    connection.execute(
+        listing_copy.update()
+        .where(_live(), sa.exists(withdrawn.correlate(listing_copy)))
+        .values(retired_at=facts.as_of)
+    )
+    empty = dict.fromkeys(
+        ("model", "engine_profile", "template_version", "text_id", "content_hash", "staleness_key"), ""
+    )
+    constants = empty | {
+        "text": None,
+        "judge_score": None,
+        "enhancement_task": facts.enhancement_task,
+        "arm": HOLDOUT,
+        "run_id": facts.run_id,
+        "extracted_at": facts.extracted_at,
+        "published_at": now,
+    }
+    _upsert(connection, staging, constants, facts, where=ended.c.reason == "holdout")
+    return counts
+
+
+def write_quarantine(
+    connection: sa.Connection, refused: Staging, published: Staging, facts: Provenance, now: datetime
+) -> int:
+    """Records the refused listings, and forgets earlier refusals of listings whose copy this run published."""
+    names = [*LISTING, *refused.columns]
+    constants = {"enhancement_task": facts.enhancement_task, "run_id": facts.run_id, "quarantined_at": now}
+    chosen = (
+        sa.select(
+            *(refused.table.c[name] for name in names),
+            *(sa.literal(value, quarantine.c[name].type) for name, value in constants.items()),
+        )
+        .where(sa.true())
+        .order_by(*(refused.table.c[name] for name in LISTING))
+    )
+    insert = insert_for(connection, quarantine).from_select([*names, *constants], chosen)
+    changed = {name: insert.excluded[name] for name in (*names, *constants) if name not in KEY}
+    written = _rows(
+        connection, insert.on_conflict_do_update(index_elements=[quarantine.c[name] for name in KEY], set_=changed)
+    )
+    now_live = (
+        sa.select(published.table.c.listing_id)
+        .select_from(
+            published.table.join(listing_copy, _same_listing(listing_copy, published.table, facts.enhancement_task))
+        )
+        .where(
+            _same_listing(quarantine, published.table, facts.enhancement_task), listing_copy.c.run_id == facts.run_id
+        )
+    )
+    connection.execute(quarantine.delete().where(sa.exists(now_live.correlate(quarantine))))
+    return written
+
+
+def count_loaded(connection: sa.Connection, staging: Staging, facts: Provenance) -> int:
+    """Staged listings whose copy of this run is, or was until a newer run came, in the warehouse."""
+
+    def standing(table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.exists(
+            sa.select(table.c.listing_id)
+            .where(
+                _same_listing(table, staging.table, facts.enhancement_task),
+                table.c.run_id == facts.run_id,
+                table.c.extracted_at == facts.extracted_at,
+            )
+            .correlate(staging.table)
+        )
+
+    chosen = sa.select(sa.func.count()).select_from(staging.table)
+    return int(connection.scalar(chosen.where(sa.or_(standing(listing_copy), standing(copy_history)))) or 0)

@@ -1,0 +1,107 @@
+"""Staging tables: filled from Parquet parts without a Python object per row, deduplicated, audited, then dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from include.settings import digest
+from include.warehouse.bulk import Poisoned, insert_isolating
+from include.warehouse.database import UtcDateTime, connect, retried, writing
+from include.warehouse.schema import key_text
+
+LISTING = ("merchant_id", "listing_id")
+
+# Per kind of staging table: its columns besides the listing's key.
+_COLUMNS: dict[str, list[tuple[str, Any]]] = {
+    "copy": [
+        ("text", sa.Text),
+        ("locale", sa.Text),
+        ("text_id", sa.Text),
+        ("content_hash", sa.Text),
+        ("staleness_key", sa.Text),
+        ("judge_score", sa.Float),
+        ("source_updated_at", UtcDateTime),
+        ("run_id", sa.Text),
+    ],
+    "quarantine": [(name, sa.Text) for name in ("staleness_key", "stage", "reason", "detail", "output")],
+    "ended": [("locale", sa.Text), ("source_updated_at", UtcDateTime), ("reason", sa.Text)],
+}
+
+
+class Staging:
+    """One staging table of one run and enhancement task. Its name is the same on a rerun, which starts it afresh."""
+
+    def __init__(self, kind: str, run_id: str, task: str, url: str) -> None:
+        self.url = url
+        self.columns = tuple(name for name, _ in _COLUMNS[kind])
+        self.table = sa.Table(
+            f"staging_{kind}_{digest([run_id, task])}",
+            sa.MetaData(),
+            *(sa.Column(name, key_text()) for name in LISTING),
+            *(sa.Column(name, column) for name, column in _COLUMNS[kind]),
+        )
+        self._index = sa.Index(f"ix_{self.table.name}", *(self.table.c[name] for name in LISTING), unique=True)
+
+    def fill(self, batches: Iterable[pa.RecordBatch], poisoned: Poisoned) -> tuple[int, int]:
+        """Creates the table and fills it in one transaction. Returns the rows inserted, and how many of them were
+        older or equal twins of another row with the same key and so were removed again.
+        """
+        inserted = 0
+        with writing(self.url) as connection:
+            postgres = connection.dialect.name == "postgresql"
+            self.table.drop(connection, checkfirst=True)
+            created = sa.schema.CreateTable(self.table).compile(connection).string
+            # Unlogged: a crash of the server empties it, and the rerun fills it again.
+            connection.exec_driver_sql(
+                created.replace("CREATE TABLE", "CREATE UNLOGGED TABLE") if postgres else created
+            )
+            for batch in batches:
+                inserted += insert_isolating(connection, self.table, batch, poisoned)
+            twins = self._index_or_deduplicate(connection)
+            if postgres:
+                connection.exec_driver_sql(f"ANALYZE {self.table.name}")
+        return inserted, twins
+
+    def _index_or_deduplicate(self, connection: sa.Connection) -> int:
+        """A unique index proves that keys are distinct; where it cannot be built, only the highest version is kept."""
+        try:
+            with connection.begin_nested():
+                self._index.create(connection)
+            return 0
+        except sa.exc.IntegrityError:
+            address: sa.ColumnElement[object] = sa.literal_column(
+                "ctid" if connection.dialect.name == "postgresql" else "rowid"
+            )
+            versions = [self.table.c[name].desc() for name in self.columns if name != "judge_score"]
+            if "source_updated_at" in self.columns:
+                versions.insert(0, self.table.c.source_updated_at.desc())
+            ranked = sa.select(
+                address.label("address"),
+                sa.func.row_number()
+                .over(partition_by=[self.table.c[name] for name in LISTING], order_by=versions)
+                .label("n"),
+            ).subquery()
+            removed = connection.execute(
+                self.table.delete().where(address.in_(sa.select(ranked.c.address).where(ranked.c.n > 1)))
+            ).rowcount
+            self._index.create(connection)
+            return removed
+
+    def drop(self) -> None:
+        """Removes the table; does nothing where there is none."""
+
+        def run() -> None:
+            with writing(self.url) as connection:
+                self.table.drop(connection, checkfirst=True)
+
+        retried(run)
+
+
+def staging_tables(url: str) -> list[str]:
+    """Names of all staging tables that stand in the warehouse."""
+    with connect(url) as connection:
+        return [name for name in sa.inspect(connection).get_table_names() if name.startswith("staging_")]
