@@ -1,0 +1,141 @@
+"""The one interface that every engine has, and `open_engine`, which picks the engine that a profile asks for.
+
+An engine takes requests and gives each of them exactly one output back, in the order in which they finish::
+
+    with open_engine(profile) as engine:
+        for output in run_window(engine, requests):  # include.generation.window
+            ...
+
+Most callers want `include.generation.session.Session` instead: it starts the engine only when there is a request, waits
+for a free GPU, and carries on after an engine has died. Structured output and token probabilities are sampling
+parameters: `{"json_schema": {...}}` and `{"logprobs": 5}`; everything else is named as in vLLM's `SamplingParams`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from include.settings import EngineProfile
+
+Messages = Sequence[Mapping[str, str]]
+
+
+class EngineError(RuntimeError):
+    """Something is wrong with an engine, not with a row.
+
+    `kind` is a stable code (see include.generation.failures); `retryable` says whether the same call may succeed later.
+    """
+
+    def __init__(self, message: str, *, kind: str = "engine_failed", retryable: bool = True) -> None:
+        super().__init__(message)
+        self.kind, self.retryable = kind, retryable
+
+
+class EngineStartError(EngineError):
+    """The engine did not start."""
+
+
+class EngineDeadError(EngineError):
+    """The engine died with requests in flight; those have no output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One chat prompt. `id` is the caller's and unique among the requests in flight."""
+
+    id: str
+    messages: Messages
+    sampling_params: Mapping[str, Any] = field(default_factory=dict)  # over the profile's; may hold `json_schema`
+    thinking: bool = False  # handed to the chat template as `enable_thinking`
+    adapter: str | None = None  # LoRA folder instead of the profile's; must be among the engine's `adapters`
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One output token: its text, its natural-log probability, and the likeliest tokens at its place with theirs."""
+
+    token: str
+    logprob: float
+    top: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """The answer to one request, or the reason (`error`) why there is none.
+
+    `row_at_fault` tells a row that can never be answered (`input_too_long`, `request_rejected`, `engine_breaking_row`)
+    from a failure of ours (`engine_failed`), which another try may mend.
+    """
+
+    id: str
+    text: str = ""
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    logprobs: tuple[TokenLogprob, ...] = ()
+    error: str = ""
+    detail: str = ""
+    row_at_fault: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineMetrics:
+    """What an engine counted since it was opened; None where it cannot say."""
+
+    start_seconds: float = 0.0
+    prefix_cache_queries: int | None = None
+    prefix_cache_hits: int | None = None
+    preemptions: int | None = None
+    kv_cache_use_peak: float | None = None  # share of the KV cache, 0 to 1
+    peak_gpu_memory_mb: float | None = None
+    description: dict[str, Any] = field(default_factory=dict)  # version, device, effective quantization
+
+
+class Engine(Protocol):
+    """What a window needs of an engine. `submit` and `finished` are called from one thread, the one that opened it."""
+
+    profile: EngineProfile
+
+    def count_tokens(self, messages: Messages, *, thinking: bool = False) -> int | None:
+        """Prompt tokens of the rendered chat, or None where the engine has no tokenizer at hand."""
+
+    def submit(self, request: Request) -> Output | None:
+        """Takes a request, or answers at once where it can never run (too long, refused).
+
+        Raises EngineDeadError.
+        """
+
+    def finished(self) -> list[Output]:
+        """Waits for the next answers; may be empty, then call again. Raises EngineDeadError."""
+
+    def metrics(self) -> EngineMetrics:
+        """Never raises; unknown values are None."""
+
+    def shutdown(self) -> None:
+        """Ends the engine's processes within a deadline, by force after it. Never raises; safe to call twice."""
+
+
+@contextmanager
+def open_engine(profile: EngineProfile, *, adapters: Sequence[str] = ()) -> Iterator[Engine]:
+    """Starts the engine of a profile and ends it on the way out, whatever happens.
+
+    `adapters` are further LoRA folders that requests may name, so that one engine serves several task models.
+    Raises EngineStartError with the engine's own reason. One engine per process at a time.
+    """
+    engine: Engine
+    if profile.kind == "openai":
+        from include.generation.endpoint import EndpointEngine
+
+        engine = EndpointEngine(profile)
+    else:
+        from include.generation.vllm_engine import VllmEngine
+
+        engine = VllmEngine(profile, adapters=adapters)
+    try:
+        yield engine
+    finally:
+        engine.shutdown()

@@ -1,0 +1,267 @@
+"""Offline vLLM behind the engine interface. This module is the only importer of vLLM; it runs on vLLM 0.25 to 0.32.
+
+`LLMEngine.add_request` and `step` are used, not `LLM.generate`: they give answers as they finish and let the window be
+topped up between steps, while the engine core works on in its own process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from include.generation.engine import (
+    EngineDeadError,
+    EngineMetrics,
+    EngineStartError,
+    Messages,
+    Output,
+    Request,
+    TokenLogprob,
+)
+from include.generation.failures import explain
+from include.generation.processes import child_pids, deadline, end_processes
+from include.settings import EngineProfile, resolve_path
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 15.0
+METRICS_EVERY_SECONDS = 5.0
+_COUNTERS = {
+    "vllm:prefix_cache_queries": "prefix_cache_queries",
+    "vllm:prefix_cache_hits": "prefix_cache_hits",
+    "vllm:num_preemptions": "preemptions",
+}
+# Ours before the profile's: one process group (spawn, no CUDA touched before a fork), no home calls, no progress bars.
+_ENVIRONMENT = {
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "PYTHONWARNINGS": "ignore",
+    "TQDM_DISABLE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def lora_rank(adapter: str) -> int:
+    """Rank of a PEFT adapter folder. Raises EngineStartError when it is not one."""
+    path = Path(adapter) / "adapter_config.json"
+    try:
+        return int(json.loads(path.read_text())["r"])
+    except (OSError, ValueError, KeyError) as error:
+        raise EngineStartError(
+            f"{adapter} is no LoRA adapter folder ({error}): set `lora` of the engine profile to a folder with "
+            "adapter_config.json and adapter_model.safetensors",
+            kind="model_not_found",
+            retryable=False,
+        ) from error
+
+
+class VllmEngine:
+    """One vLLM engine of one profile, with its LoRA adapters. See include.generation.engine.Engine."""
+
+    def __init__(self, profile: EngineProfile, *, adapters: Sequence[str] = ()) -> None:
+        """Starts the engine core, within `profile.start_timeout_s`. Raises EngineStartError with vLLM's own reason."""
+        self.profile = profile
+        self._engine: Any = None
+        self._others = child_pids()
+        self._adapters = self._adapter_requests_needed(profile, adapters)
+        os.environ |= {**_ENVIRONMENT, **{k: v for k, v in os.environ.items() if k in _ENVIRONMENT}}
+        os.environ |= profile.environment
+        started = time.monotonic()
+        try:
+            with deadline(profile.start_timeout_s, "engine start"):
+                self._start()
+        except BaseException as error:
+            self.shutdown()
+            if isinstance(error, EngineStartError) or not isinstance(error, Exception):
+                raise
+            raise explain(error, EngineStartError, prefix=f"engine {profile.name!r} did not start") from error
+        self._metrics = EngineMetrics(start_seconds=time.monotonic() - started, description=self._describe())
+        self._baseline: dict[str, int] = {}
+        self._last_sample = 0.0
+        self._sample_metrics()
+        self._baseline = {name: getattr(self._metrics, name) or 0 for name in _COUNTERS.values()}
+        log.info("engine %s started in %.1f s", profile.name, self._metrics.start_seconds)
+
+    @staticmethod
+    def _adapter_requests_needed(profile: EngineProfile, adapters: Sequence[str]) -> dict[str, int]:
+        named = [*([profile.lora] if profile.lora else []), *adapters]
+        return {path: number for number, path in enumerate(dict.fromkeys(map(resolve_path, named)), start=1)}
+
+    def _start(self) -> None:
+        import vllm
+        from vllm import EngineArgs, LLMEngine
+
+        arguments: dict[str, Any] = {
+            "trust_remote_code": False,
+            "load_format": "safetensors",
+            "use_tqdm_on_load": False,
+            "disable_log_stats": False,
+            **self.profile.engine_args,
+            "model": self.profile.model_path(),
+            "revision": self.profile.revision,
+        }
+        if self._adapters:
+            rank = max(lora_rank(path) for path in self._adapters)
+            ranks = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM takes these only
+            arguments = {
+                "enable_lora": True,
+                "max_loras": len(self._adapters),
+                "max_lora_rank": next(r for r in ranks if r >= rank),
+                **arguments,
+            }
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        self._version = vllm.__version__
+        self._tokenizer = self._engine.get_tokenizer()
+        self._max_model_len = int(self._engine.model_config.max_model_len)
+
+    def _describe(self) -> dict[str, Any]:
+        config = self._engine.model_config
+        return {
+            "engine": "vllm",
+            "version": self._version,
+            "model": self.profile.model,
+            "dtype": str(config.dtype),
+            "quantization": config.quantization,
+            "max_model_len": self._max_model_len,
+            "adapters": [Path(path).name for path in self._adapters],
+        }
+
+    def _encode(self, messages: Messages, thinking: bool) -> list[int]:
+        text = self._tokenizer.apply_chat_template(
+            [dict(m) for m in messages], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+        )
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def count_tokens(self, messages: Messages, *, thinking: bool = False) -> int:
+        return len(self._encode(messages, thinking))
+
+    def submit(self, request: Request) -> Output | None:
+        from vllm import TokensPrompt
+
+        sampling = {**self.profile.sampling_params, **request.sampling_params}
+        tokens = self._encode(request.messages, request.thinking)
+        if len(tokens) + int(sampling.get("max_tokens", 1)) > self._max_model_len:
+            return Output(
+                id=request.id,
+                prompt_tokens=len(tokens),
+                error="input_too_long",
+                detail=f"{len(tokens)} prompt tokens + {sampling.get('max_tokens', 1)} to answer "
+                f"> max_model_len {self._max_model_len}",
+                row_at_fault=True,
+            )
+        try:
+            self._engine.add_request(
+                request.id,
+                TokensPrompt(prompt_token_ids=tokens),
+                self._sampling_params(sampling),
+                lora_request=self._lora(request.adapter),
+            )
+        except Exception as error:
+            if not isinstance(error, _refusals()):
+                raise explain(error, EngineDeadError, prefix=f"engine {self.profile.name!r} died") from error
+            return Output(
+                id=request.id,
+                prompt_tokens=len(tokens),
+                error="request_rejected",
+                detail=str(error).splitlines()[0][:300],
+                row_at_fault=True,
+            )
+        return None
+
+    @staticmethod
+    def _sampling_params(values: Mapping[str, Any]) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        values = dict(values)
+        schema = values.pop("json_schema", None)
+        if schema is not None:  # no free whitespace: constrained models can loop on newlines until max_tokens
+            values["structured_outputs"] = StructuredOutputsParams(json=schema, disable_any_whitespace=True)
+        return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
+
+    def _lora(self, adapter: str | None) -> Any:
+        path = resolve_path(adapter) if adapter else next(iter(self._adapters), None) if self.profile.lora else None
+        if path is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(Path(path).name, self._adapters[path], path)
+
+    def finished(self) -> list[Output]:
+        try:
+            with deadline(self.profile.stall_timeout_s, "engine step"):
+                outputs = self._engine.step()
+        except Exception as error:
+            raise explain(error, EngineDeadError, prefix=f"engine {self.profile.name!r} died") from error
+        if time.monotonic() - self._last_sample > METRICS_EVERY_SECONDS:
+            self._sample_metrics()
+        return [_output(found) for found in outputs if found.finished]
+
+    def _sample_metrics(self) -> None:
+        """Never raises: a run without metrics is still a run."""
+        self._last_sample = time.monotonic()
+        values = self._metrics
+        try:
+            found = {metric.name: metric.value for metric in self._engine.get_metrics() if hasattr(metric, "value")}
+            for name, field in _COUNTERS.items():
+                if name in found:
+                    setattr(values, field, int(found[name]) - self._baseline.get(field, 0))
+            if (use := found.get("vllm:kv_cache_usage_perc")) is not None:
+                values.kv_cache_use_peak = max(values.kv_cache_use_peak or 0.0, float(use))
+        except Exception as error:
+            log.debug("metrics unavailable: %s", error)
+
+    def metrics(self) -> EngineMetrics:
+        self._sample_metrics()
+        return self._metrics
+
+    def pids(self) -> set[int]:
+        """The engine's own processes."""
+        return child_pids() - self._others
+
+    def shutdown(self) -> None:
+        engine, self._engine = self._engine, None
+        pids = self.pids()
+        if engine is not None:
+            try:
+                with deadline(SHUTDOWN_SECONDS, "engine shutdown"):
+                    engine.engine_core.shutdown(timeout=SHUTDOWN_SECONDS / 2)
+            except Exception as error:
+                log.warning("engine shutdown: %s", error)
+        end_processes(pids, grace_seconds=2.0)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises for one request that it does not take, while the engine lives on. VLLMClientError is newer."""
+    from vllm import exceptions
+
+    return ValueError, TypeError, getattr(exceptions, "VLLMClientError", ValueError)
+
+
+def _output(found: Any) -> Output:
+    completion = found.outputs[0]
+    failed = completion.finish_reason in ("abort", "error")
+    return Output(
+        id=found.request_id,
+        text=completion.text,
+        finish_reason=completion.finish_reason or "",
+        prompt_tokens=len(found.prompt_token_ids or ()),
+        output_tokens=len(completion.token_ids),
+        cached_tokens=found.num_cached_tokens or 0,
+        logprobs=tuple(map(_token, completion.token_ids, completion.logprobs)) if completion.logprobs else (),
+        error="engine_failed" if failed else "",
+        detail=f"finish_reason {completion.finish_reason}" if failed else "",
+    )
+
+
+def _token(token_id: int, place: Mapping[int, Any]) -> TokenLogprob:
+    chosen = place[token_id]
+    top = {found.decoded_token or "": found.logprob for found in place.values()}
+    return TokenLogprob(chosen.decoded_token or "", chosen.logprob, top)
