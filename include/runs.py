@@ -37,6 +37,17 @@ class RunSpec(BaseModel):
     settings: Settings
 
 
+class StopMarker(BaseModel):
+    """Why the bins of one enhancement task shall stop: one bin's rejection rate was far above normal."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    bin: int
+    reason: str
+    reject_rate: float
+    engine: str  # the engine profile that wrote the bin
+
+
 def interval_of(partition_date: date) -> tuple[datetime, datetime]:
     """[partition date, +1 day) in UTC: the interval of runs that Airflow gives none."""
     start = datetime(partition_date.year, partition_date.month, partition_date.day, tzinfo=UTC)
@@ -89,13 +100,14 @@ class Run:
 
     @classmethod
     def create(cls, spec: RunSpec) -> Run:
-        """Writes `run.json` (again on a retry: the settings of now count from here on) and returns the run.
+        """Writes `run.json` (again on a retry: the settings of now count from here on), clears stop markers, returns the run.
 
         The folder is `<data_url>/dt=<partition date>/run=<run id made safe for a path>`.
         """
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", spec.run_id)
         store = Store(resolve_path(spec.settings.pipeline.data_url)).child(f"dt={spec.partition_date}", f"run={safe}")
         store.write_bytes("run.json", spec.model_dump_json(indent=2).encode())
+        store.remove("stop")
         return cls(spec, store)
 
     @classmethod
@@ -143,6 +155,25 @@ class Run:
     def manifest(task: str, stage: str, bin_index: int | None = None) -> str:
         """JSON summary of a finished stage; its presence says the stage is complete."""
         return f"manifests/{task}/{stage}" + ("" if bin_index is None else f"-{bin_index:04d}") + ".json"
+
+    @staticmethod
+    def stop(task: str) -> str:
+        """JSON of a StopMarker; generation workers of every bin poll it."""
+        return f"stop/{task}.json"
+
+    def write_stop(self, task: str, marker: StopMarker) -> None:
+        self.store.write_bytes(self.stop(task), marker.model_dump_json(indent=2).encode())
+
+    def read_stop(self, task: str) -> StopMarker | None:
+        """The marker that says this task's bins shall stop, or None. One small read; cheap enough for every few seconds."""
+        found = self.store.read_json(self.stop(task))
+        return None if found is None else StopMarker.model_validate(found)
+
+    def clear_stop(self, task: str, bin_index: int | None = None) -> None:
+        """Removes the marker; with `bin_index`, only the one that this bin wrote, as its retry does."""
+        marker = self.read_stop(task)
+        if marker is not None and bin_index in (None, marker.bin):
+            self.store.remove(self.stop(task))
 
     def bins(self, task: str) -> list[list[int]]:
         """Shards of each planned bin; empty when there is nothing to do."""

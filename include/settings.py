@@ -109,6 +109,8 @@ class ValidatorSettings(_Frozen):
     min_letters_for_language: int = 40
     max_copied_ratio: float | None = None  # similarity with the source from which a text counts as copied through
     banned_terms: dict[str, tuple[str, ...]] = {}  # by merchant_id; "*" is every merchant
+    breaker_reject_rate: Share | None = None  # a bin above it stops the others; None: 1 - min_validator_pass_rate
+    breaker_min_rows: int = 100  # a smaller bin says too little to stop the others
 
 
 class SamplingSettings(_Frozen):
@@ -136,6 +138,8 @@ class GateSettings(_Frozen):
     min_completeness: Share = 0.98  # share of planned listings that got an answer
     min_validator_pass_rate: Share
     max_reason_share: dict[str, Share] = {}  # ceilings by reason code
+    min_slice_pass_rate: Share | None = None  # of every bin, merchant and locale; None: half of min_validator_pass_rate
+    min_slice_rows: int = 200  # slices with fewer answers are not judged alone
 
     @model_validator(mode="after")
     def _can_fail(self) -> GateSettings:

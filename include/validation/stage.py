@@ -1,0 +1,209 @@
+"""Validation of one bin: work items joined with their generations, one verdict per listing, one aggregate for the gate."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from include.partitions import PartWriter
+from include.records import Generation, QuarantinedRow, RunCounts, Verdict, WorkItem
+from include.runs import Run
+from include.validation.breaker import trip
+from include.validation.checker import Checker
+from include.validation.view import Source
+
+log = logging.getLogger(__name__)
+
+STAGE = "validate"
+PROGRESS_SECONDS = 15.0
+
+
+class _Answers:
+    """Generations by text_id in a temporary SQLite file, so that memory does not grow with the bin."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database = database
+        database.execute("PRAGMA journal_mode=OFF")
+        database.execute("PRAGMA synchronous=OFF")
+        database.execute(
+            "CREATE TABLE answers (text_id TEXT PRIMARY KEY, text TEXT, finish_reason TEXT, error TEXT, quarantine INT) WITHOUT ROWID"
+        )
+
+    def load(self, rows: Iterator[Generation]) -> None:
+        """Later rows win, but an error never replaces an answer."""
+        self.database.executemany(
+            "INSERT INTO answers VALUES (?, ?, ?, ?, ?) ON CONFLICT (text_id) DO UPDATE SET text = excluded.text, "
+            "finish_reason = excluded.finish_reason, error = excluded.error, quarantine = excluded.quarantine "
+            "WHERE excluded.error = '' OR answers.error <> ''",
+            (
+                (g.text_id, g.text.encode("utf-8", "surrogatepass"), g.finish_reason, g.error, g.quarantine)
+                for g in rows
+            ),
+        )
+
+    def get(self, text_id: str) -> tuple[str, str, str, bool] | None:
+        """Text, finish reason, error and whether the row is at fault; None without any generation."""
+        found = self.database.execute(
+            "SELECT text, finish_reason, error, quarantine FROM answers WHERE text_id = ?", (text_id,)
+        ).fetchone()
+        if found is None:
+            return None
+        return found[0].decode("utf-8", "surrogatepass"), found[1], found[2], bool(found[3])
+
+
+@contextmanager
+def _answers(run: Run, task: str, bin_index: int) -> Iterator[_Answers]:
+    with (
+        tempfile.TemporaryDirectory(prefix="answers-") as folder,
+        closing(sqlite3.connect(Path(folder) / "answers.sqlite", isolation_level=None)) as database,
+    ):
+        answers = _Answers(database)
+        answers.load(run.store.read_rows(run.generated(task, bin_index), Generation))
+        yield answers
+
+
+class _Tally:
+    """What the manifest says of the bin."""
+
+    def __init__(self) -> None:
+        self.counts = RunCounts()
+        self.aggregate: Counter[tuple[str, str, str]] = Counter()
+        self.reasons: Counter[str] = Counter()  # every reason of every row; a row can have several
+        self.repairs: Counter[str] = Counter()
+        self.flags: Counter[str] = Counter()
+        self.rejected = 0  # by validators, of the answered
+
+    def add(self, item: WorkItem, reason: str) -> None:
+        """`reason` is empty for an accepted row and "errored" for one without an answer."""
+        self.counts.extracted += 1
+        self.aggregate[item.merchant_id, item.locale, reason] += 1
+        if reason == "":
+            self.counts.accepted += 1
+        elif reason == "errored":
+            self.counts.errored += 1
+        else:
+            self.counts.quarantine(reason)
+
+
+def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
+    """Validates one bin and returns its manifest, which is also written; run again, it replaces all that it wrote.
+
+    A work item without a generation, or with an error that is ours, is `errored`; one whose own fault the engine found is
+    quarantined under that reason; the others get the validators' verdict.
+    """
+    started = time.monotonic()
+    for stale in (
+        run.manifest(task, STAGE, bin_index),
+        run.verdicts(task, bin_index),
+        run.quarantine(task, STAGE, bin_index),
+    ):
+        run.store.remove(stale)
+    checker = Checker.of(run.spec.settings, task)
+    rows_per_part = max(run.spec.settings.pipeline.rows_per_part, 10_000)
+    tally, last = _Tally(), started
+    with (
+        _answers(run, task, bin_index) as answers,
+        PartWriter(run.store, run.verdicts(task, bin_index), Verdict, rows_per_part) as verdicts,
+        PartWriter(run.store, run.quarantine(task, STAGE, bin_index), QuarantinedRow, rows_per_part) as quarantine,
+    ):
+        for item in run.store.read_rows(run.work_parts(task, bin_index), WorkItem):
+            _validate_row(item, answers.get(item.text_id), checker, tally, verdicts, quarantine)
+            if time.monotonic() - last > PROGRESS_SECONDS:
+                last = time.monotonic()
+                rate = tally.counts.extracted / (last - started)
+                log.info("%s bin %d: %d listings validated, %.0f/s", task, bin_index, tally.counts.extracted, rate)
+    return _finish(run, task, bin_index, tally, time.monotonic() - started)
+
+
+def _validate_row(
+    item: WorkItem,
+    answer: tuple[str, str, str, bool] | None,
+    checker: Checker,
+    tally: _Tally,
+    verdicts: PartWriter,
+    quarantine: PartWriter,
+) -> None:
+    if answer is None or (answer[2] and not answer[3]):
+        tally.add(item, "errored")
+        return
+    text, finish_reason, error, _ = answer
+    if error:
+        reason, _, detail = error.partition(":")
+        tally.add(item, reason.strip())
+        quarantine.write(_quarantined(item, "generate", reason.strip(), detail.strip(), text))
+        return
+    outcome = checker.check(Source.of(item), text, finish_reason)
+    values = {name: getattr(item, name) for name in WorkItem.__dataclass_fields__}
+    verdicts.write(
+        Verdict(
+            **values,
+            output=outcome.output if outcome.ok else storable(outcome.output),
+            finish_reason=finish_reason,
+            ok=outcome.ok,
+            reasons=outcome.reasons,
+            repairs=outcome.repairs,
+            flags=outcome.flags,
+        )
+    )
+    tally.repairs.update(outcome.repairs)
+    tally.flags.update(outcome.flags)
+    tally.reasons.update(outcome.reasons)
+    tally.add(item, outcome.reasons[0] if outcome.reasons else "")
+    if outcome.reasons:
+        tally.rejected += 1
+        quarantine.write(_quarantined(item, STAGE, outcome.reasons[0], ", ".join(outcome.reasons[1:]), outcome.output))
+
+
+def storable(text: str) -> str:
+    """Text that Parquet and databases can hold: lone surrogates become U+FFFD. Only rejected texts can hold any."""
+    return text.encode("utf-8", "replace").decode() if not text.isascii() else text
+
+
+def _quarantined(item: WorkItem, stage: str, reason: str, detail: str, output: str) -> QuarantinedRow:
+    return QuarantinedRow(
+        merchant_id=item.merchant_id,
+        listing_id=item.listing_id,
+        staleness_key=item.staleness_key,
+        stage=stage,
+        reason=reason,
+        detail=detail,
+        output=storable(output),
+    )
+
+
+def _finish(run: Run, task: str, bin_index: int, tally: _Tally, seconds: float) -> dict[str, Any]:
+    tally.counts.check_closed()
+    answered = tally.counts.accepted + tally.rejected
+    top = max(tally.counts.quarantined.items(), key=lambda pair: pair[1], default=("", 0))[0]
+    marker = trip(run, task, bin_index, answered=answered, rejected=tally.rejected, reason=top)
+    if marker is not None:
+        log.error(
+            "%s bin %d: %.0f%% of %d answers rejected, mostly %s, with engine profile %s: the other bins are told to stop",
+            task, bin_index, 100 * marker.reject_rate, answered, marker.reason, marker.engine,
+        )  # fmt: skip
+    manifest = {
+        "counts": tally.counts.to_dict(),
+        "aggregate": [
+            {"bin": bin_index, "merchant_id": merchant, "locale": locale, "reason": reason, "rows": rows}
+            for (merchant, locale, reason), rows in sorted(tally.aggregate.items())
+        ],
+        "reasons": dict(sorted(tally.reasons.items())),
+        "repairs": dict(sorted(tally.repairs.items())),
+        "flags": dict(sorted(tally.flags.items())),
+        "answered": answered,
+        "rejected": tally.rejected,
+        "stopped": None if marker is None else marker.model_dump(),
+        "engine": run.spec.settings.task(task).engine,
+        "seconds": round(seconds, 3),
+    }
+    run.store.write_json(run.manifest(task, STAGE, bin_index), manifest)
+    log.info("%s bin %d: %d accepted, %d rejected, %d without an answer in %.1f s", task, bin_index,
+             tally.counts.accepted, tally.counts.quarantined_total, tally.counts.errored, seconds)  # fmt: skip
+    return manifest
