@@ -1,4 +1,4 @@
-"""`python -m include.reporting show|report`: a run's summary as text and JSON, and its HTML report."""
+"""`python -m include.reporting show|report|preview`: a run's summary, its HTML report, and copy before and after."""
 
 from __future__ import annotations
 
@@ -7,24 +7,33 @@ import json
 import sys
 from pathlib import Path
 
+from include.reporting.preview import preview
 from include.reporting.report import write_report
 from include.reporting.summary import latest_run, summarise
 from include.reporting.text import summary_text
-from include.runs import Run
-from include.settings import SettingsError
+from include.runs import CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE, Run, url_from_environment
+from include.settings import SettingsError, load_settings
+from include.warehouse.database import UnreachableError
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m include.reporting", description=__doc__)
-    parser.add_argument("command", choices=["show", "report"])
-    chosen = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument("command", choices=["show", "report", "preview"])
+    chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--run-dir", help="folder or URL of a run")
     chosen.add_argument("--date", help="partition date; its newest run is taken")
     parser.add_argument("--out", help="also write the summary as JSON (show) or the page (report) to this file")
+    parser.add_argument("--rows", type=int, default=5, help="listings that preview shows")
     args = parser.parse_args(argv)
+    if args.command != "preview" and not (args.run_dir or args.date):
+        parser.error("name a run with --run-dir or --date")
     try:
+        if args.command == "preview":
+            catalog, warehouse = map(url_from_environment, (CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE))
+            print(preview(load_settings(), catalog_url=catalog, warehouse_url=warehouse, rows=args.rows))
+            return 0
         run = Run.open(args.run_dir) if args.run_dir else latest_run(args.date)
-    except (FileNotFoundError, SettingsError) as error:
+    except (FileNotFoundError, SettingsError, UnreachableError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if args.command == "report":

@@ -11,13 +11,14 @@ from typing import Any
 from include.partitions import TornPartError, plain_json
 from include.records import AccountingError
 from include.runs import WAREHOUSE_URL_VARIABLE, Run, url_from_environment
+from include.settings import SettingsError
 from include.warehouse import leases
 from include.warehouse.database import UnreachableError
 from include.warehouse.load import LoadRefusedError, load, reconcile
 from include.warehouse.migrate import OldSchemaError, migrate
 
 _ERRORS = (
-    UnreachableError, LoadRefusedError, OldSchemaError, AccountingError, TornPartError, FileNotFoundError, KeyError,
+    UnreachableError, LoadRefusedError, OldSchemaError, AccountingError, TornPartError, FileNotFoundError, SettingsError,
     leases.LeaseHeldError,
 )  # fmt: skip
 
