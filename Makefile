@@ -75,10 +75,10 @@ prepare: $(RUNTIME) .airflow/.settings
 	@python -m include.generation prepare-model
 	$(STEP) "warehouse tables"
 	@$(URLS); python -m include.warehouse migrate
-ifndef AIRFLOW_CONN_MERCHANT_CATALOG
-	$(STEP) "merchant catalog from $(LISTINGS)"
-	@$(URLS); python -m include.extraction seed-catalog --csv "$(LISTINGS)"
-endif
+	$(STEP) "merchant catalog"
+	@$(URLS); case "$$MERCHANT_CATALOG_URL" in \
+	  sqlite:*) python -m include.extraction seed-catalog --csv "$(LISTINGS)" ;; \
+	  *) echo "connection merchant_catalog is a catalog of your own: it is read and never filled" ;; esac
 
 run: prepare  ## the nightly run of one date, end to end (DATE=2026-01-14, LISTINGS=my.csv, ENGINE=gpu)
 	$(STEP) "enhance_listings for $(DATE)"
