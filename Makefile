@@ -10,6 +10,7 @@ DATE ?= 2026-01-14
 LISTINGS ?= include/samples/listings.csv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
+PORT ?= 8080
 
 VENV := $(if $(filter gpu,$(ENGINE)),.venv-gpu,.venv)
 BIN := $(VENV)/bin
@@ -30,8 +31,11 @@ export AIRFLOW_HOME := $(CURDIR)/.airflow
 export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/dags
 export AIRFLOW__CORE__PLUGINS_FOLDER := $(CURDIR)/plugins
 export AIRFLOW__CORE__LOAD_EXAMPLES := False
+export AIRFLOW__CORE__PARALLELISM := 4
 export AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS := True
 export AIRFLOW__API__HOST := 127.0.0.1
+export AIRFLOW__API__PORT := $(PORT)
+export AIRFLOW__API__BASE_URL := http://localhost:$(PORT)
 export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
 export GX_ANALYTICS_ENABLED := false
 export VLLM_NO_USAGE_STATS := 1
@@ -90,8 +94,8 @@ run: prepare  ## the nightly run of one date, end to end (DATE=2026-01-14, LISTI
 preview: $(RUNTIME)  ## five rows of the warehouse, before and after
 	@$(URLS); python -m include.reporting preview
 
-up: prepare  ## Airflow with its web page on http://localhost:8080 (this machine only, no login)
-	$(STEP) "Airflow on http://localhost:8080; Ctrl-C ends it"
+up: prepare  ## Airflow with its web page on http://localhost:8080, this machine only, no login (PORT=8080)
+	$(STEP) "Airflow on http://localhost:$(PORT); Ctrl-C ends it"
 	@airflow standalone
 
 doctor: $(RUNTIME)  ## what is missing on this machine, and how to mend it
