@@ -178,8 +178,12 @@ class Store:
         self, path: str, record: type[Row], rows: Sequence[Row], metadata: Mapping[str, str] | None = None
     ) -> None:
         """Writes one Parquet part (zstd) atomically."""
+        self.write_table(path, to_table(record, rows, metadata))
+
+    def write_table(self, path: str, table: pa.Table) -> None:
+        """Writes one Parquet part (zstd) atomically from an Arrow table that has a record's schema."""
         buffer = io.BytesIO()
-        pq.write_table(to_table(record, rows, metadata), buffer, compression="zstd")
+        pq.write_table(table, buffer, compression="zstd")
         self.write_bytes(path, buffer.getvalue())
 
     def part_metadata(self, path: str) -> dict[str, str]:
@@ -237,7 +241,9 @@ class Store:
                     for batch in pq.ParquetFile(file).iter_batches(batch_size=batch_rows, columns=list(columns)):
                         yield batch.select(list(columns))
             except (pa.ArrowInvalid, OSError, KeyError) as error:
-                raise TornPartError(f"{self.path(path)} cannot be read with columns {list(columns)}: {error}") from error
+                raise TornPartError(
+                    f"{self.path(path)} cannot be read with columns {list(columns)}: {error}"
+                ) from error
 
 
 class PartWriter:

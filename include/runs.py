@@ -6,8 +6,10 @@ retry, a clear or another machine works from the same facts. Database URLs never
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from include.partitions import Store
-from include.settings import Settings, SettingsError, resolve_path
+from include.settings import Settings, SettingsError, load_settings, resolve_path
 
 CATALOG_URL_VARIABLE = "MERCHANT_CATALOG_URL"
 WAREHOUSE_URL_VARIABLE = "ADS_WAREHOUSE_URL"
@@ -195,3 +197,38 @@ def url_from_environment(variable: str) -> str:
     raise SettingsError(
         f'{variable} is not set: export an SQLAlchemy URL, or run `eval "$(python -m include.connections)"` first'
     )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m include.runs open …`: opens a run by hand and prints its folder."""
+    parser = argparse.ArgumentParser(prog="python -m include.runs")
+    command = parser.add_subparsers(dest="command", required=True).add_parser(
+        "open", help="open a run, print its folder"
+    )
+    command.add_argument("--run-id", required=True)
+    command.add_argument("--date", required=True, help="partition date, YYYY-MM-DD")
+    command.add_argument("--task", action="append", help="enhancement task; may be repeated; default: all")
+    command.add_argument("--merchant", action="append", help="only this merchant; may be repeated")
+    command.add_argument("--row-limit", type=int)
+    command.add_argument("--force", action="store_true", help="rewrite what is unchanged, too")
+    args = parser.parse_args(argv)
+    params = {
+        "partition_date": args.date,
+        "enhancement_tasks": args.task,
+        "merchants": args.merchant,
+        "row_limit": args.row_limit,
+        "force": args.force,
+    }
+    try:
+        spec = plan_run(
+            run_id=args.run_id, params=params, settings=load_settings(), logical_date=None, run_after=datetime.now(UTC)
+        )
+    except ValueError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(Run.create(spec).store.url + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

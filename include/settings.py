@@ -65,6 +65,13 @@ class EngineProfile(_Frozen):
     submit: Literal["refill", "closed"] = "refill"
     start_timeout_s: float = Field(default=900.0, gt=0)
     stall_timeout_s: float = Field(default=600.0, gt=0)  # silence with requests in flight after which it counts as dead
+    lease_wait_s: float = Field(
+        default=30.0, ge=0
+    )  # for a free device, before `gpu_busy` hands the wait to the scheduler
+    max_engine_deaths: int = Field(default=24, ge=0)  # of one bin; finding one row among 1,024 takes eleven
+    max_breaking_rows: int = Field(
+        default=5, ge=0
+    )  # rows of one bin that may each break the engine before it is to blame
     environment: dict[str, str] = {}  # for the engine's process, such as VLLM_CPU_KVCACHE_SPACE; never secrets
     connection: str | None = None  # Airflow connection of an OpenAI-compatible endpoint
 
@@ -75,9 +82,13 @@ class EngineProfile(_Frozen):
             raise ValueError(f"batch_size {self.batch_size} is below max_num_seqs {seqs}: the engine could never fill")
         return self
 
+    @property
+    def is_local(self) -> bool:
+        return self.model.startswith((".", "/"))
+
     def model_path(self) -> str:
         """The model as vLLM wants it: an absolute path for a local folder, the id otherwise."""
-        return resolve_path(self.model) if self.model.startswith((".", "/")) else self.model
+        return resolve_path(self.model) if self.is_local else self.model
 
 
 class LengthLimits(_Frozen):
@@ -191,7 +202,12 @@ class CatalogSettings(_Frozen):
     table: str = "listings"
     columns: dict[str, str] = {}
     updated_column: str = "updated_at"
+    default_locale: str = "en-US"
     batch_rows: Count = 5_000
+    # all: every row is compared with the warehouse. window: only rows changed since the last complete run, for large
+    # catalogs whose updated column can be trusted; late arrivals are caught up to `lateness_hours`.
+    read: Literal["all", "window"] = "all"
+    lateness_hours: float = Field(default=24.0, ge=0)
 
 
 class PipelineSettings(_Frozen):
@@ -204,6 +220,7 @@ class PipelineSettings(_Frozen):
     max_bins: int = Field(default=64, gt=0, le=1024)  # Airflow refuses to expand over more than 1,024
     min_rows_per_bin: Count = 2_000
     rows_per_part: Count = 500
+    seconds_per_part: float = Field(default=60.0, gt=0)  # longest that a finished answer waits to be written
     publish_together: bool = False
     holdout_share: dict[str, Share] = {}  # by merchant_id; "*" is every merchant
     opted_out_merchants: frozenset[str] = frozenset()

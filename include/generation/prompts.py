@@ -12,6 +12,7 @@ from functools import cache
 import jinja2
 import regex
 
+from include.extraction.cleaning import plain_text
 from include.records import Listing
 from include.settings import TEMPLATES_DIR
 
@@ -42,12 +43,13 @@ def render_block(template: str, block: str, **values: str) -> str:
 
 
 def listing_values(listing: Listing, prompt_fields: tuple[str, ...]) -> dict[str, str]:
-    """The listing's fields as a template sees them: neutralised, and empty unless the task reads them."""
+    """The listing's fields as a template sees them: plain text, neutralised, and empty unless the task reads them."""
     values = dict.fromkeys(("title", "description", "brand", "category", "attributes"), "")
     for name in prompt_fields:
-        values[name] = neutralise(str(getattr(listing, name)))
-    pairs = json.loads(values["attributes"] or "{}")
-    values["attributes"] = "; ".join(f"{key}: {value}" for key, value in pairs.items())
+        text = str(getattr(listing, name))
+        if name == "attributes":
+            text = "; ".join(f"{key}: {value}" for key, value in json.loads(text or "{}").items())
+        values[name] = neutralise(plain_text(text))  # in this order: escaped markup may hide our tags
     return values | {"locale": listing.locale}
 
 

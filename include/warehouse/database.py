@@ -57,7 +57,7 @@ def _on_sqlite_connect(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver must not begin transactions by itself: see _on_begin
     # Invalid UTF-8 becomes lone surrogates, which cleaning quarantines row by row; the default raises for the whole batch.
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-    for pragma in ("journal_mode=WAL", "busy_timeout=20000", "synchronous=NORMAL", "temp_store=FILE"):
+    for pragma in ("busy_timeout=20000", "temp_store=FILE"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 
 from include.warehouse.bulk import insert_batch
 from include.warehouse.database import connect
-from include.warehouse.schema import HOLDOUT, TREATMENT, key_text, listing_copy, quarantine
+from include.warehouse.schema import HOLDOUT, TREATMENT, key_text, listing_copy, quarantine, runs
 
 
 class Standing(StrEnum):
@@ -56,6 +57,16 @@ def _lookup() -> sa.Select[int, str]:
     )
     joined = _keys.outerjoin(copy, same_key(copy)).outerjoin(refused, same_key(refused))
     return sa.select(_keys.c.n, standing).select_from(joined)
+
+
+def complete_until(url: str, task: str, scope: str) -> datetime | None:
+    """The moment before which published runs of this scope left no change undone; None when it is not known."""
+    query = sa.select(sa.func.max(runs.c.complete_until, type_=runs.c.complete_until.type)).where(
+        runs.c.enhancement_task == task, runs.c.scope == scope, runs.c.status == "published"
+    )
+    with connect(url) as connection, connection.begin():
+        found: datetime | None = connection.scalar(query)
+    return found
 
 
 class Lookup:

@@ -184,7 +184,7 @@ def _publish(
         loaded = count_loaded(connection, copy, facts)
         ends = end_copy(connection, ended, facts, now)
         quarantined = write_quarantine(connection, refused, copy, facts, now)
-        finished = counts.errored == 0 and not extracted.get("left_over", 0)
+        finished = counts.errored == 0 and extracted.get("complete", False)
         values = {
             "partition_date": run.spec.partition_date,
             "interval_start": run.spec.interval_start,

@@ -1,0 +1,66 @@
+"""`python -m include.extraction …`: extract a run's work, or fill a catalog table from a CSV file.
+
+Database URLs come from MERCHANT_CATALOG_URL and ADS_WAREHOUSE_URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from include.extraction.catalog import CatalogError
+from include.extraction.run import extract
+from include.extraction.seed import SeedError, seed_catalog
+from include.partitions import plain_json
+from include.records import AccountingError
+from include.runs import CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE, Run, url_from_environment
+from include.settings import SettingsError, load_settings
+from include.warehouse.database import UnreachableError
+from include.warehouse.leases import LeaseHeldError
+from include.warehouse.migrate import OldSchemaError
+
+_ERRORS = (
+    CatalogError, SeedError, SettingsError, UnreachableError, LeaseHeldError, OldSchemaError, AccountingError,
+    FileNotFoundError, KeyError,
+)  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m include.extraction", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("run", help="read the catalog and plan the work of every enhancement task")
+    command.add_argument("--run-dir", required=True)
+    command = commands.add_parser("seed-catalog", help="replace the catalog table's rows with a CSV file's")
+    command.add_argument("--csv", required=True, type=Path)
+    command.add_argument("--date", type=date.fromisoformat, help="partition date of rows without updated_at")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> Any:
+    catalog_url = url_from_environment(CATALOG_URL_VARIABLE)
+    if args.command == "seed-catalog":
+        settings = load_settings().pipeline.catalog
+        return {"table": settings.table, "rows": seed_catalog(catalog_url, args.csv, settings, args.date)}
+    run = Run.open(args.run_dir)
+    return extract(run, catalog_url=catalog_url, warehouse_url=url_from_environment(WAREHOUSE_URL_VARIABLE))
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    args = _parser().parse_args(argv)
+    try:
+        result = _run(args)
+    except _ERRORS as error:
+        print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
+        return 2
+    print(json.dumps(plain_json(result), indent=2, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

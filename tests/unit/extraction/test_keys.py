@@ -1,0 +1,91 @@
+"""What makes a listing new, what lets listings share a generation, and who is held out."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.extraction.keys import in_holdout, key_function, prompt_texts, says_something, scope_of
+from include.extraction.listings import CleanListing
+from include.settings import TaskSettings, load_settings
+from tests.integration.warehouse_runs import DAY, moment
+
+SETTINGS = load_settings()
+
+
+def listing(**changes) -> CleanListing:
+    values = {
+        "merchant_id": "m1", "listing_id": "l1", "title": "Mug", "description": "A <b>blue</b> mug", "brand": "Acme",
+        "category": "Kitchen", "locale": "en-US", "attributes": "{}", "source_updated_at": moment(DAY),
+    }  # fmt: skip
+    return CleanListing(**(values | changes))
+
+
+def keys_of(settings=SETTINGS, **changes):
+    return key_function(settings, "title")(prompt_texts(listing(**changes)))
+
+
+def changed(part: str, **update):
+    """Settings with one change in the title task, or in its engine profile."""
+    if part == "task":
+        task = TaskSettings.model_validate(SETTINGS.task("title").model_dump() | update)
+        return SETTINGS.model_copy(update={"tasks": {**SETTINGS.tasks, "title": task}})
+    name = SETTINGS.task("title").engine
+    engine = SETTINGS.engines[name].model_copy(update=update)
+    return SETTINGS.model_copy(update={"engines": {**SETTINGS.engines, name: engine}})
+
+
+def test_same_prompt_shares_a_generation_whoever_sells_it():
+    assert keys_of() == keys_of(merchant_id="m2", listing_id="l9", source_updated_at=moment(DAY, 1))
+    assert keys_of() == keys_of(description="A blue mug")  # markup only
+
+
+@pytest.mark.parametrize("field", ["title", "description", "brand", "category", "locale"])
+def test_everything_that_the_prompt_uses_counts(field):
+    for ours, theirs in zip(keys_of(), keys_of(**{field: "other"}), strict=True):
+        assert ours != theirs
+
+
+def test_fields_cannot_run_into_each_other():
+    assert keys_of(title="ab", description="c") != keys_of(title="a", description="bc")
+
+
+def test_model_lineage_makes_copy_stale_but_shares_the_prompt():
+    other = keys_of(changed("engine", lineage="other-model"))
+    assert other.staleness_key != keys_of().staleness_key
+    assert other[:2] == keys_of()[:2]
+
+
+def test_engine_profile_and_sampling_rewrite_nothing():
+    assert keys_of(changed("engine", batch_size=4096, engine_args={"max_num_seqs": 64})) == keys_of()
+    assert keys_of(changed("task", sampling_params={"temperature": 0.7})) == keys_of()
+
+
+def test_a_new_template_rewrites_everything():
+    other = keys_of(changed("task", template="description.j2"))
+    assert other.text_id != keys_of().text_id
+    assert other.staleness_key != keys_of().staleness_key
+    assert other.content_hash == keys_of().content_hash
+
+
+def test_scope_follows_lineage_template_and_arms():
+    assert scope_of(changed("engine", lineage="x"), "title") != scope_of(SETTINGS, "title")
+    assert scope_of(changed("engine", batch_size=4096), "title") == scope_of(SETTINGS, "title")
+    held = SETTINGS.model_copy(update={"pipeline": SETTINGS.pipeline.model_copy(update={"holdout_share": {"*": 0.1}})})
+    assert scope_of(held, "title") != scope_of(SETTINGS, "title")
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"), [("", False), ("★ – !", False), ("杯", True), ("7", True), ("___", False)]
+)
+def test_says_something(title, expected):
+    assert says_something(prompt_texts(listing(title=title, description="")), ("title", "description")) is expected
+
+
+def test_holdout_share_is_met_stable_and_nested():
+    keys = [("m1", f"l{i}") for i in range(20_000)]
+    tenth = {key for key in keys if in_holdout(*key, {"*": 0.1})}
+    fifth = {key for key in keys if in_holdout(*key, {"*": 0.2})}
+    assert 1_800 < len(tenth) < 2_200
+    assert tenth < fifth
+    assert not any(in_holdout(*key, {"m1": 0.0, "*": 1.0}) for key in keys[:50])
+    assert all(in_holdout(*key, {"m1": 1.0}) for key in keys[:50])
