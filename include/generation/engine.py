@@ -80,6 +80,7 @@ class Output:
     error: str = ""
     detail: str = ""
     row_at_fault: bool = False
+    token_limit: int = 0  # with `input_too_long`: the most prompt tokens that would have fitted
 
 
 @dataclass(slots=True, kw_only=True)

@@ -147,13 +147,14 @@ class VllmEngine:
 
         sampling = {**self.profile.sampling_params, **request.sampling_params}
         tokens = self._encode(request.messages, request.thinking)
-        if len(tokens) + int(sampling.get("max_tokens", 1)) > self._max_model_len:
+        limit = self._max_model_len - int(sampling.get("max_tokens", 1))
+        if len(tokens) > limit:
             return Output(
                 id=request.id,
                 prompt_tokens=len(tokens),
                 error="input_too_long",
-                detail=f"{len(tokens)} prompt tokens + {sampling.get('max_tokens', 1)} to answer "
-                f"> max_model_len {self._max_model_len}",
+                detail=f"{len(tokens)} prompt tokens, {limit} fit beside the answer",
+                token_limit=limit,
                 row_at_fault=True,
             )
         try:

@@ -1,0 +1,128 @@
+"""The frame of every process that owns an engine: started by the GPU task operator, or by a person at a prompt.
+
+It leads its own process group. Whatever ends it, nothing of the group survives: a parent that died is noticed by polling,
+and this process's own sudden death by a guard, a shell that waits for the end of a pipe and then kills the group.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from include.generation import console
+from include.generation.engine import EngineError
+from include.generation.processes import child_pids, end_processes
+from include.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+PARENT_VARIABLE = "LISTING_PARENT_PID"
+RESULT_VARIABLE = "LISTING_RESULT_FILE"
+EXIT_RETRY, EXIT_NO_RETRY = 75, 78  # EX_TEMPFAIL and EX_CONFIG of sysexits.h
+GRACE_SECONDS = 5.0
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGINT arrived; unwinds through context managers, so that the engine is shut down."""
+
+
+def plain(value: Any) -> Any:
+    """The value as pure JSON: NaN and infinities become null, NumPy numbers plain ones, the rest text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if hasattr(value, "item"):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)
+
+
+def _write_result(content: Mapping[str, Any]) -> None:
+    if path := os.environ.get(RESULT_VARIABLE):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(plain(content), file, ensure_ascii=False)
+
+
+def _raise_terminated(number: int, _frame: FrameType | None) -> None:
+    for again in (signal.SIGTERM, signal.SIGINT):  # a second one must not break the clean-up
+        signal.signal(again, signal.SIG_IGN)
+    raise Terminated(signal.Signals(number).name)
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    log.error("the parent process is gone; ending")
+    os.kill(os.getpid(), signal.SIGTERM)  # finished rows are written first
+    time.sleep(GRACE_SECONDS)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _lead_group() -> subprocess.Popen[bytes]:
+    """Makes this process a group leader with a guard; the guard kills the group when this process is gone."""
+    parent = int(os.environ.get(PARENT_VARIABLE) or 0)
+    if os.getpgrp() != os.getpid():
+        parent = parent or os.getppid()  # outside the terminal's group, Ctrl-C reaches the parent only
+        os.setpgid(0, 0)
+    if parent:
+        threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
+    return subprocess.Popen(  # noqa: S603 - our own command and process id
+        ["/bin/sh", "-c", f"read -r _; kill -9 -- -{os.getpid()}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def run_child(stage: Callable[[], Mapping[str, Any]]) -> int:
+    """Runs a stage that owns an engine and returns the process's exit status.
+
+    The stage's result, or the error with its kind and whether a retry may help, goes to the file that
+    LISTING_RESULT_FILE names, for the operator. Status 0: done; 75: failed, worth another try; 78: a retry will not help.
+    """
+    guard = _lead_group()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _raise_terminated)
+    with console.captured_console():
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
+        for chatty in ("httpx", "httpx2", "vllm"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+        try:
+            _write_result({"result": stage()})
+            status = 0
+        except EngineError as error:
+            status = _failed(str(error), error.kind, error.retryable)
+        except (SettingsError, FileNotFoundError) as error:
+            status = _failed(str(error), type(error).__name__, False)
+        except Terminated as error:
+            status = _failed(f"ended by {error}; finished rows are kept", "terminated", True)
+        except Exception as error:
+            log.exception("the stage failed")
+            status = _failed(f"{type(error).__name__}: {error}", type(error).__name__, True)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            end_processes(child_pids() - {guard.pid}, grace_seconds=GRACE_SECONDS)
+    guard.kill()
+    guard.wait()
+    return status
+
+
+def _failed(message: str, kind: str, retryable: bool) -> int:
+    log.error("error: %s", message)
+    _write_result({"error": {"kind": kind, "message": message, "retryable": retryable}})
+    return EXIT_RETRY if retryable else EXIT_NO_RETRY

@@ -1,0 +1,119 @@
+"""One bin of one enhancement task: work items in, Generation parts out, only what is missing, memory flat in the rows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+from include.generation.answers import Pending, first_request, generation_of, next_request
+from include.generation.engine import Request
+from include.generation.fingerprint import part_fingerprint
+from include.generation.parts import GenerationParts, drop_invalid, parts_of
+from include.generation.preflight import check_profile
+from include.generation.progress import Progress
+from include.generation.session import Session
+from include.records import Generation, WorkItem
+from include.runs import Run, StopMarker
+
+log = logging.getLogger(__name__)
+
+STOP_POLL_SECONDS = 5.0
+
+
+class BinWorker:
+    """Generates the missing texts of one bin; see `generate_bin`."""
+
+    def __init__(self, run: Run, task: str, bin_index: int) -> None:
+        settings = run.spec.settings
+        self.run, self.name, self.bin = run, task, bin_index
+        self.task = settings.task(task)
+        self.profile = settings.engines[self.task.engine]
+        self.pipeline = settings.pipeline
+        self.again: deque[Request] = deque()
+        self.pending: dict[str, Pending] = {}
+        self.counts: Counter[str] = Counter()
+        self.stopped: StopMarker | None = None
+        self._stop_read = 0.0
+
+    def generate(self, session: Session) -> None:
+        """Answers every missing text. Raises EngineError; what was finished until then is kept."""
+        store, folder = self.run.store, self.run.generated(self.name, self.bin)
+        fingerprint = part_fingerprint(self.profile, self.task)
+        self.existing = drop_invalid(store, folder, fingerprint)
+        self.parts = GenerationParts(
+            store, folder, fingerprint, self.existing, self.pipeline.rows_per_part, self.pipeline.seconds_per_part
+        )
+        plan = store.read_json(self.run.plan(self.name))
+        self.progress = Progress(log, f"{self.name} bin {self.bin}", int(plan["rows"][self.bin]))
+        try:
+            for output in session.run(self._requests(), again=self.again):
+                pending = self.pending[output.id]
+                request = next_request(pending, output, self.task, self.profile)
+                if request is not None:
+                    self.counts["retried"] += 1
+                    self.again.append(request)
+                    continue
+                del self.pending[output.id]
+                self.counts[output.error or "answered"] += 1
+                if not output.error or output.row_at_fault:  # our own failures are left out, so that a retry asks again
+                    self.parts.write(pending.shard, generation_of(pending, output))
+                if output.error:
+                    log.warning("text %s: %s (%s)", output.id, output.error, output.detail)
+                self.progress.add(output.output_tokens)
+        finally:
+            self.parts.flush()
+        self.progress.report()
+
+    def _requests(self) -> Iterator[Request]:
+        """One request per distinct missing text, shard by shard; equal texts lie in one shard, so the sets stay small."""
+        store = self.run.store
+        for shard in self.run.bins(self.name)[self.bin]:
+            seen = {row.text_id for row in store.read_rows(parts_of(self.existing, shard), Generation)}
+            self.counts["resumed"] += len(seen)
+            for item in store.read_rows(self.run.work(self.name, shard), WorkItem):
+                if item.text_id in seen:
+                    self.progress.skip()
+                    continue
+                if self._stop_requested():
+                    return
+                seen.add(item.text_id)
+                request = first_request(item, self.task)
+                if not self.pending and not self.progress.done:
+                    self.progress.start()
+                self.pending[item.text_id] = Pending(item, shard, request)
+                yield request
+
+    def _stop_requested(self) -> bool:
+        if time.monotonic() - self._stop_read >= STOP_POLL_SECONDS:
+            self._stop_read = time.monotonic()
+            self.stopped = self.run.read_stop(self.name)
+            if self.stopped is not None:
+                log.warning("stopping early: %s", self.stopped.reason)
+        return self.stopped is not None
+
+
+def generate_bin(run: Run, task: str, bin_index: int) -> dict[str, Any]:
+    """Generates one bin and writes manifest(task, "generate", bin), which it returns.
+
+    Finished rows of an earlier try with the same part fingerprint are kept, and no engine starts when nothing is missing.
+    Raises EngineError when the engine cannot do it, SettingsError for an unknown task, IndexError for an unknown bin.
+    """
+    run.clear_stop(task, bin_index)
+    worker = BinWorker(run, task, bin_index)
+    check_profile(worker.profile)
+    with Session(worker.profile) as session:
+        worker.generate(session)
+        manifest = {
+            "task": task,
+            "bin": bin_index,
+            "rows": worker.progress.total,
+            "texts": dict(sorted(worker.counts.items())),
+            "stopped": worker.stopped.reason if worker.stopped else "",
+            **session.report(),
+        }
+        # On disk before the engine goes: an engine that will not end must not cost the result.
+        run.store.write_json(run.manifest(task, "generate", bin_index), manifest)
+    return manifest
