@@ -117,10 +117,59 @@ def sample_product(rng: random.Random, split: Split, locale: str, category: str 
     )
 
 
-_SYLLABLES = (
-    "ar be bra cal da del dor el fen fi gar gil ha hol in ja kar kel la lin lor ma mer mon na nel nor o pel qui ra ren "
-    "ri ro sal sen so stel ta tel tor u va ven vi vol wen wil ya za zel"
-).split()  # noqa: SIM905
+_SYLLABLES = [
+    "ar",
+    "be",
+    "bra",
+    "cal",
+    "da",
+    "del",
+    "dor",
+    "el",
+    "fen",
+    "fi",
+    "gar",
+    "gil",
+    "ha",
+    "hol",
+    "in",
+    "ja",
+    "kar",
+    "kel",
+    "la",
+    "lin",
+    "lor",
+    "ma",
+    "mer",
+    "mon",
+    "na",
+    "nel",
+    "nor",
+    "o",
+    "pel",
+    "qui",
+    "ra",
+    "ren",
+    "ri",
+    "ro",
+    "sal",
+    "sen",
+    "so",
+    "stel",
+    "ta",
+    "tel",
+    "tor",
+    "u",
+    "va",
+    "ven",
+    "vi",
+    "vol",
+    "wen",
+    "wil",
+    "ya",
+    "za",
+    "zel",
+]
 
 
 def _brand(rng: random.Random, split: Split) -> str:
@@ -144,7 +193,7 @@ _ARTICLES = {
         "a": {"m": "un", "f": "une"}, "a_acc": {"m": "un", "f": "une"},
     },
 }  # fmt: skip
-_VOWELS = "aeiouyhâàéèêîïôûAEIOUÉÈÊ"
+_VOWELS = "aeiouyâàéèêîïôûAEIOUÉÈÊ"
 
 
 def _with_article(which: str, gender: str, noun: str, locale: str) -> str:
@@ -154,7 +203,8 @@ def _with_article(which: str, gender: str, noun: str, locale: str) -> str:
             which, "an" if noun[0].lower() in "aeiou" and not noun.startswith("USB") else "a"
         )
         return f"{article} {noun}"
-    if locale == "fr-FR" and noun[0] in _VOWELS and which in ("the", "this"):
+    elided = noun[0] in _VOWELS or noun.startswith(("haltère", "horloge"))
+    if locale == "fr-FR" and elided and which in ("the", "this"):
         return f"l'{noun}" if which == "the" else f"{'cet' if gender == 'm' else 'cette'} {noun}"
     return f"{_ARTICLES[language(locale)][which][gender]} {noun}"
 
