@@ -16,7 +16,10 @@ VENV := $(if $(filter gpu,$(ENGINE)),.venv-gpu,.venv)
 BIN := $(VENV)/bin
 LOCK := $(if $(filter gpu,$(ENGINE)),requirements.txt,requirements-cpu.txt)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --progress-bar off
-COUNT := awk '/^(Collecting|Requirement already)/ {n++; if (n % 40 == 0) print "    " n " packages found"; fflush()}'
+# pip's hundreds of lines as a few; read line by line, since mawk reads a pipe in blocks.
+COUNT := { n=0; while read -r word _; do case "$$word" in \
+  Collecting) n=$$((n + 1)); if ((n % 40 == 0)); then echo "    $$n packages found"; fi ;; \
+  Installing) echo "    installing $$n packages" ;; esac; done; }
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 MIGRATED := .airflow/.migrated
@@ -84,11 +87,16 @@ prepare: $(RUNTIME) .airflow/.settings
 	  sqlite:*) python -m include.extraction seed-catalog --csv "$(LISTINGS)" ;; \
 	  *) echo "connection merchant_catalog is a catalog of your own: it is read and never filled" ;; esac
 
+# A run that was cut off leaves its mark, and the next one gives its leases back. The lock keeps two runs apart.
 run: prepare  ## the nightly run of one date, end to end (DATE=2026-01-14, LISTINGS=my.csv, ENGINE=gpu)
-	$(STEP) "enhance_listings for $(DATE)"
-	@status=0; airflow dags test enhance_listings "$(DATE)" || status=$$?; \
+	$(STEP) "enhance_listings for $(DATE) (the whole log: build/run/airflow.log)"
+	@mkdir -p build/run; exec 9>build/run/lock; flock -n 9 || { echo "another make run is at work here"; exit 1; }; \
+	if [ -e build/run/unfinished ]; then $(URLS); python -m include.warehouse release --date "$$(cat build/run/unfinished)"; fi; \
+	echo "$(DATE)" > build/run/unfinished; status=0; \
+	airflow dags test enhance_listings "$(DATE)" 2>&1 9>&- | python -m listing_operators.console build/run/airflow.log || status=$$?; \
+	rm -f build/run/unfinished; \
 	printf '\n\033[1m==> summary\033[0m\n'; \
-	python -m include.reporting show --date "$(DATE)" --out build/run/summary.json || true; \
+	python -m include.reporting show --date "$(DATE)" --out build/run/summary.json || status=1; \
 	exit $$status
 
 preview: $(RUNTIME)  ## five rows of the warehouse, before and after

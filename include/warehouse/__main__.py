@@ -11,7 +11,7 @@ from typing import Any
 from include.partitions import TornPartError, plain_json
 from include.records import AccountingError
 from include.runs import WAREHOUSE_URL_VARIABLE, Run, url_from_environment
-from include.settings import SettingsError
+from include.settings import SettingsError, load_settings
 from include.warehouse import leases
 from include.warehouse.database import UnreachableError
 from include.warehouse.load import LoadRefusedError, load, reconcile
@@ -34,9 +34,9 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("--run-dir", required=True)
         command.add_argument("--task", required=True)
-    command = commands.add_parser("release", help="remove the lease of a dead run")
+    command = commands.add_parser("release", help="remove the leases of a dead run")
     command.add_argument("--date", required=True, type=date.fromisoformat)
-    command.add_argument("--task", required=True)
+    command.add_argument("--task", help="one enhancement task; default: all")
     return parser
 
 
@@ -44,7 +44,8 @@ def _run(args: argparse.Namespace, url: str) -> Any:
     if args.command == "migrate":
         return {"schema": migrate(url)}
     if args.command == "release":
-        return {"released": leases.release_any(args.date, args.task, warehouse_url=url)}
+        tasks = [args.task] if args.task else sorted(load_settings().tasks)
+        return {"released": [task for task in tasks if leases.release_any(args.date, task, warehouse_url=url)]}
     stage = load if args.command == "load" else reconcile
     return stage(Run.open(args.run_dir), args.task, warehouse_url=url)
 
