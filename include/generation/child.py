@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any
 from include.generation import console
 from include.generation.engine import EngineError
 from include.generation.processes import child_pids, end_processes
+from include.partitions import plain_json
 from include.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -36,25 +36,10 @@ class Terminated(BaseException):
     """SIGTERM or SIGINT arrived; unwinds through context managers, so that the engine is shut down."""
 
 
-def plain(value: Any) -> Any:
-    """The value as pure JSON: NaN and infinities become null, NumPy numbers plain ones, the rest text."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if hasattr(value, "item"):
-        return plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value)
-
-
 def _write_result(content: Mapping[str, Any]) -> None:
     if path := os.environ.get(RESULT_VARIABLE):
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(plain(content), file, ensure_ascii=False)
+            json.dump(plain_json(content), file, ensure_ascii=False)
 
 
 def _raise_terminated(number: int, _frame: FrameType | None) -> None:
@@ -81,7 +66,7 @@ def _lead_group() -> subprocess.Popen[bytes]:
     if parent:
         threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
     return subprocess.Popen(  # noqa: S603 - our own command and process id
-        ["/bin/sh", "-c", f"read -r _; kill -9 -- -{os.getpid()}"],
+        ["/bin/sh", "-c", f"read -r _; kill -KILL -{os.getpid()}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -46,7 +46,7 @@ _KINDS: dict[str, tuple[str, bool, str]] = {
         r"|Entry Not Found|does not appear to have a file|Cannot find any model weights|Invalid repository ID|not a valid model"
         r"|RevisionNotFoundError",
         False,
-        "check `model` and `revision` of the engine profile; the default model is made by `make model`",
+        "check `model` and `revision` of the engine profile; the default model is made by `make prepare`",
     ),
     "bad_engine_args": (
         r"unexpected keyword argument|validation errors? for|Unsupported architectures|Model architectures .* not supported",

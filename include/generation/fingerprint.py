@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from include.generation.model import HASHES
-from include.settings import EngineProfile, TaskSettings, digest, resolve_path
+from include.settings import EngineProfile, TaskSettings, digest, resolve_path, template_version
 
 # Engine arguments that change speed and memory only; a step down the ladder must not throw finished rows away.
 _SPEED_ONLY = frozenset(
@@ -79,7 +79,7 @@ def part_fingerprint(profile: EngineProfile, task: TaskSettings) -> str:
     return digest(
         {
             **model_identity(profile),
-            "template": task.template_version,
+            "template": template_version(task.template),
             "prompt_fields": task.prompt_fields,
             "sampling_params": {**profile.sampling_params, **task.sampling_params},
             "thinking": task.thinking,

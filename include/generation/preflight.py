@@ -36,7 +36,7 @@ def check_profile(profile: EngineProfile, *, device: bool = False) -> None:
 def _check_folder(folder: Path, profile: EngineProfile) -> None:
     if not (folder / "config.json").is_file():
         raise _refuse(
-            f"no model at {folder}: `make model` makes the default one; else set `model` of engine profile "
+            f"no model at {folder}: `make prepare` makes the default one; else set `model` of engine profile "
             f"{profile.name!r} to a folder with config.json, or to a Hugging Face id",
             "model_not_found",
         )

@@ -47,6 +47,7 @@ class Session:
         self._open = open_engine
         self._engine: Engine | None = None
         self._rung = 0
+        self._has_device = False
         self._deaths = 0
         self._breaking_rows = 0
         self._demotions: list[dict[str, Any]] = []
@@ -162,11 +163,7 @@ class Session:
     def _started(self) -> Engine:
         while self._engine is None:
             profile = demoted(self.profile, self._rung)
-            if profile.kind == "vllm" and not self.tally.engine_starts:
-                check_profile(profile)
-                count = int(profile.engine_args.get("tensor_parallel_size", 1))
-                self._lease.enter_context(device_lease(count, wait_seconds=profile.lease_wait_s))
-                check_profile(profile, device=True)
+            self._take_device(profile)
             log.info("starting engine %s (%s)", profile.name, profile.model)
             began = time.monotonic()
             try:
@@ -180,6 +177,16 @@ class Session:
                 self.tally.start_seconds += time.monotonic() - began
             self.tally.engine_starts += 1
         return self._engine
+
+    def _take_device(self, profile: EngineProfile) -> None:
+        """Once per session; an endpoint needs none."""
+        if self._has_device or profile.kind != "vllm":
+            return
+        check_profile(profile)
+        count = int(profile.engine_args.get("tensor_parallel_size", 1))
+        self._lease.enter_context(device_lease(count, wait_seconds=profile.lease_wait_s))
+        self._has_device = True
+        check_profile(profile, device=True)
 
     def _stop(self) -> None:
         if self._engine is not None:
