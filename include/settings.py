@@ -171,6 +171,7 @@ class TaskSettings(_Frozen):
     sampling_params: dict[str, Any] = {}
     thinking: bool = False
     overlong: Literal["quarantine", "shorten"] = "quarantine"
+    attempts: Count = 2  # of one text: a cut off, empty or failed answer is asked again with other settings
     validators: ValidatorSettings
     sampling: SamplingSettings
     gate: GateSettings
@@ -208,6 +209,8 @@ class CatalogSettings(_Frozen):
     # catalogs whose updated column can be trusted; late arrivals are caught up to `lateness_hours`.
     read: Literal["all", "window"] = "all"
     lateness_hours: float = Field(default=24.0, ge=0)
+    # Copy of listings that a complete read no longer holds is retired, unless a merchant would lose more than this share.
+    max_withdrawn_share: Share = 0.5
 
 
 class PipelineSettings(_Frozen):

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from include.extraction.catalog import CatalogError
+from include.extraction.catalog import Catalog, CatalogError
 from include.extraction.run import extract
 from include.extraction.seed import SeedError, seed_catalog
 from include.partitions import plain_json
@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("seed-catalog", help="replace the catalog table's rows with a CSV file's")
     command.add_argument("--csv", required=True, type=Path)
     command.add_argument("--date", type=date.fromisoformat, help="partition date of rows without updated_at")
+    commands.add_parser("newest-day", help="print the day in UTC of the catalog's latest change")
     return parser
 
 
@@ -46,6 +47,8 @@ def _run(args: argparse.Namespace) -> Any:
     if args.command == "seed-catalog":
         settings = load_settings().pipeline.catalog
         return {"table": settings.table, "rows": seed_catalog(catalog_url, args.csv, settings, args.date)}
+    if args.command == "newest-day":
+        return Catalog(catalog_url, load_settings().pipeline.catalog).newest_day()
     run = Run.open(args.run_dir)
     return extract(run, catalog_url=catalog_url, warehouse_url=url_from_environment(WAREHOUSE_URL_VARIABLE))
 
@@ -58,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     except _ERRORS as error:
         print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
         return 2
-    print(json.dumps(plain_json(result), indent=2, ensure_ascii=False))
+    print(result if isinstance(result, date) else json.dumps(plain_json(result), indent=2, ensure_ascii=False))
     return 0
 
 

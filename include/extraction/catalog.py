@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from include.extraction.listings import FIELDS
+from include.extraction.listings import FIELDS, to_utc
 from include.settings import CatalogSettings
 from include.warehouse.database import connect
 
@@ -90,3 +90,9 @@ class Catalog:
         with connect(self.url) as connection, connection.begin():
             result = connection.execution_options(yield_per=self.settings.batch_rows).execute(query)
             yield from result.partitions()
+
+    def newest_day(self) -> date | None:
+        """The day in UTC of the catalog's latest change; None for a catalog without one. Text is compared as text."""
+        with connect(self.url) as connection, connection.begin():
+            newest = connection.scalar(sa.select(sa.func.max(self._updated)).select_from(self._table))
+        return to_utc(newest, datetime.min.replace(tzinfo=UTC)).date() if newest else None

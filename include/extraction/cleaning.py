@@ -56,6 +56,8 @@ def clean(text: str, flags: set[str] | None = None) -> str:
 
     Raises LoneSurrogateError.
     """
+    if text.isascii() and text.isprintable():  # most text, told in one pass
+        return text.strip()
     found = set() if flags is None else flags
     if _SUSPECT.search(text):
         text = _without_invisible(text, found)
@@ -113,7 +115,7 @@ _TAG = re.compile(rf"<(/?)({_BLOCK}|{_INLINE}){_ATTRIBUTES}\s*/?>", re.I)
 _BLOCK_NAME = re.compile(_BLOCK, re.I)
 _DROPPED = re.compile(r"<!--.*?-->|<(script|style)\b[^>]*>.*?</\1\s*>|<!doctype[^>]*>|<!\[CDATA\[|\]\]>", re.I | re.S)
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-_SPACE_RUN = re.compile(r"[^\S\n]+")
+_SPACE_RUN = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _LINES = re.compile(r" ?\n[\n ]*")
 
 
@@ -144,4 +146,6 @@ def plain_text(text: str) -> str:
         stripped = _strip_markup(text)
         if stripped != text:
             text = clean(_strip_markup(stripped))
+    if text.isprintable() and "  " not in text:  # a printable text has no space but U+0020
+        return text.strip()
     return _LINES.sub("\n", _SPACE_RUN.sub(" ", text)).strip()

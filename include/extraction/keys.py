@@ -36,11 +36,18 @@ class Keys(NamedTuple):
 def key_function(settings: Settings, task_name: str) -> Callable[[Mapping[str, str]], Keys]:
     """Keys from a listing's prompt texts (see `prompt_texts`), for one enhancement task."""
     task = settings.task(task_name)
-    template, lineage, fields = task.template_version, settings.engines[task.engine].lineage, task.prompt_fields
+    fields = task.prompt_fields
+    template = f"{_SEPARATOR}{task.template_version}{_SEPARATOR}".encode()
+    lineage = settings.engines[task.engine].lineage.encode()
 
     def keys(texts: Mapping[str, str]) -> Keys:
-        content = short_hash(_SEPARATOR.join([texts["locale"], *(texts[name] for name in fields)]))
-        return Keys(short_hash(content + template), content, short_hash(content + template + _SEPARATOR + lineage))
+        content = _SEPARATOR.join([texts["locale"], *[texts[name] for name in fields]])
+        state = blake2b(content.encode("utf-8"), digest_size=16)
+        content_hash = state.hexdigest()
+        state.update(template)  # after it the hash covers content and template, then the lineage, too
+        text_id = state.hexdigest()
+        state.update(lineage)
+        return Keys(text_id, content_hash, state.hexdigest())
 
     return keys
 
@@ -67,7 +74,7 @@ def in_holdout(merchant_id: str, listing_id: str, shares: Mapping[str, float]) -
 
     `shares` is by merchant, "*" for all others; raising a share only moves listings into the holdout.
     """
-    share = shares.get(merchant_id, shares.get("*", 0.0))
+    share = shares.get(merchant_id, shares.get("*", 0.0)) if shares else 0.0
     if share <= 0:
         return False
     point = blake2b(f"holdout{_SEPARATOR}{merchant_id}{_SEPARATOR}{listing_id}".encode(), digest_size=8).digest()

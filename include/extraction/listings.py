@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
@@ -30,6 +30,7 @@ class CleanListing(NamedTuple):
 
 
 FIELDS = CleanListing._fields
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 class RowError(ValueError):
@@ -82,7 +83,7 @@ def to_utc(value: object, absent: datetime) -> datetime:
 
 def attributes_json(value: object, flags: set[str]) -> str:
     """Attributes as a JSON object of text to text with sorted names; text that is no object is kept under `details`."""
-    if value is None or value in ("", "{}"):
+    if value is None or value == "" or value == "{}":
         return "{}"
     if isinstance(value, str | bytes):
         text = as_text(value)
@@ -90,18 +91,20 @@ def attributes_json(value: object, flags: set[str]) -> str:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = {"details": text}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         value = {"details": value}
-    pairs = ((clean(as_text(name), flags), clean(_flat(item), flags)) for name, item in value.items())
-    return json.dumps({name: item for name, item in sorted(pairs) if name and item}, ensure_ascii=False)
+    pairs = [(clean(as_text(name), flags), clean(_flat(item), flags)) for name, item in value.items()]
+    return _encode({name: item for name, item in sorted(pairs) if name and item})
 
 
 def _flat(value: object) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, list | tuple):
         return ", ".join(filter(None, map(_flat, value)))
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, Mapping) else as_text(value)
+    return _encode(value) if isinstance(value, dict) else as_text(value)
 
 
 def to_listing(
@@ -113,7 +116,7 @@ def to_listing(
     """
     flags: set[str] = set()
     try:
-        texts = [clean(as_text(value), flags) for value in raw[:7]]
+        texts = [clean(as_text(value), flags) if value else as_text(value) for value in raw[:7]]
         attributes = attributes_json(raw[7], flags)
     except LoneSurrogateError as error:
         raise RowError("lone_surrogate", str(error)) from None

@@ -15,14 +15,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from include.extraction.catalog import Catalog, Window
+from include.extraction.cleaning import LoneSurrogateError, clean
 from include.extraction.keys import Keys, in_holdout, key_function, prompt_texts, says_something, scope_of, short_hash
-from include.extraction.listings import CleanListing, RowError, as_text, to_listing
+from include.extraction.listings import MAX_ID_CHARS, CleanListing, RowError, as_text, to_listing
 from include.extraction.shards import ShardWriter, plan_bins, shard_count
 from include.partitions import PartWriter
 from include.records import EndedCopy, QuarantinedRow, RunCounts
 from include.runs import Run
 from include.warehouse import leases
-from include.warehouse.known import Key, Lookup, Standing, complete_until
+from include.warehouse.known import Lookup, Standing, complete_until
 from include.warehouse.migrate import check_schema
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,26 @@ class _TaskWork:
             self.work.write((*listing, *keys))
             self.accepted += 1
 
+    def retire(self, lookup: Lookup) -> dict[str, Any]:
+        """Ends the copy of withdrawn listings: those of the merchants read whose key the source no longer holds."""
+        spec = self.run.spec
+        share = spec.settings.pipeline.catalog.max_withdrawn_share
+        withdrawn, refused = lookup.withdrawn(self.name, spec.interval_end, share)
+        before = self.ended.rows
+        for merchant_id, listing_id, locale in withdrawn:
+            self.ended.write(
+                EndedCopy(
+                    merchant_id=merchant_id,
+                    listing_id=listing_id,
+                    locale=locale,
+                    source_updated_at=spec.interval_end,
+                    reason="retired",
+                )
+            )
+        for merchant, found in refused.items():
+            log.warning("%s: %s of merchant %s; not retired (limit %s)", self.name, found, merchant, share)
+        return {"withdrawn": self.ended.rows - before, "withdrawn_refused": refused}
+
     def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Writes what is buffered, the plan and the manifest."""
         self.work.flush()
@@ -135,54 +156,56 @@ class _Extraction:
         """Cleans one batch, asks the warehouse about it once, and places every listing."""
         chosen: list[tuple[CleanListing, dict[str, str], list[Keys]]] = []
         refused: list[tuple[str, str, str, RowError]] = []
-        questions: list[Key] = []
+        absent_time, locale = self.run.spec.interval_start, self.pipeline.catalog.default_locale
+        remembered: list[tuple[str, str]] = []
         for raw in batch:
             try:
-                listing = to_listing(
-                    raw,
-                    absent_time=self.run.spec.interval_start,
-                    default_locale=self.pipeline.catalog.default_locale,
-                    seen=self.cleaned,
-                )
+                listing = to_listing(raw, absent_time=absent_time, default_locale=locale, seen=self.cleaned)
             except RowError as error:
-                merchant, number = (_printable(as_text(value)) for value in raw[:2])
-                key = short_hash("\x1f".join(map(as_text, raw)))
-                refused.append((merchant, number, key, error))
-                questions += [(merchant, number, task.name, key) for task in self.tasks]
+                merchant_id, listing_id = (_identifier(as_text(value)) for value in raw[:2])
+                refused.append((merchant_id, listing_id, short_hash("\x1f".join(map(as_text, raw))), error))
+                remembered.append((merchant_id, listing_id))
                 continue
+            remembered.append(listing[:2])
             if listing.source_updated_at >= window.end:
                 self._note_out_of_reach(listing)
             elif window.start is None or listing.source_updated_at >= window.start:
                 texts = prompt_texts(listing)
-                all_keys = [task.keys(texts) for task in self.tasks]
-                chosen.append((listing, texts, all_keys))
-                questions += [
-                    (*listing[:2], task.name, own.staleness_key) for task, own in zip(self.tasks, all_keys, strict=True)
-                ]
-        answers = dict(zip(questions, self.lookup.standings(questions), strict=True))
-        self._refuse(refused, answers)
-        force = self.run.spec.force
-        for listing, texts, by_task in chosen:
-            opted_out = listing.merchant_id in self.pipeline.opted_out_merchants
-            held = not opted_out and in_holdout(*listing[:2], self.pipeline.holdout_share)
-            for task, keys in zip(self.tasks, by_task, strict=True):
-                task.counts.extracted += 1
-                standing = answers[*listing[:2], task.name, keys.staleness_key]
-                if opted_out:
-                    task.counts.deferred += 1
-                elif held:
-                    task.hold_out(listing, standing)
-                else:
-                    task.place(listing, texts, keys, standing, force=force)
+                chosen.append((listing, texts, [task.keys(texts) for task in self.tasks]))
+        if window.start is None:  # a complete read: what it does not hold is withdrawn
+            self.lookup.remember(remembered)
+        for number, task in enumerate(self.tasks):
+            questions = [(m, n, task.name, key) for m, n, key, _ in refused]
+            questions += [(c[0], c[1], task.name, keys[number].staleness_key) for c, _, keys in chosen]
+            standings = self.lookup.standings(questions)
+            task.counts.extracted += len(standings)
+            self._refuse(task, refused, standings)
+            self._place(task, number, chosen, standings[len(refused) :])
 
-    def _refuse(self, rows: Sequence[tuple[str, str, str, RowError]], answers: dict[Key, Standing]) -> None:
-        for merchant, number, key, error in rows:
-            for task in self.tasks:
-                task.counts.extracted += 1
-                if answers[merchant, number, task.name, key] is Standing.QUARANTINED and not self.run.spec.force:
-                    task.counts.unchanged += 1
-                else:
-                    task.refuse((merchant, number), key, error.reason, str(error))
+    def _place(
+        self,
+        task: _TaskWork,
+        number: int,
+        chosen: Sequence[tuple[CleanListing, dict[str, str], list[Keys]]],
+        standings: Sequence[Standing],
+    ) -> None:
+        force, opted_out, shares = self.run.spec.force, self.pipeline.opted_out_merchants, self.pipeline.holdout_share
+        for (listing, texts, keys), standing in zip(chosen, standings, strict=True):
+            if listing.merchant_id in opted_out:
+                task.counts.deferred += 1
+            elif in_holdout(listing.merchant_id, listing.listing_id, shares):
+                task.hold_out(listing, standing)
+            else:
+                task.place(listing, texts, keys[number], standing, force=force)
+
+    def _refuse(
+        self, task: _TaskWork, rows: Sequence[tuple[str, str, str, RowError]], standings: Sequence[Standing]
+    ) -> None:
+        for (merchant_id, listing_id, key, error), standing in zip(rows, standings, strict=False):
+            if standing is Standing.QUARANTINED and not self.run.spec.force:
+                task.counts.unchanged += 1
+            else:
+                task.refuse((merchant_id, listing_id), key, error.reason, str(error))
 
     def _note_out_of_reach(self, listing: CleanListing) -> None:
         self.out_of_reach.write(
@@ -196,9 +219,12 @@ class _Extraction:
         )
 
 
-def _printable(text: str) -> str:
-    """An identifier that any database takes, for a row that is quarantined because of it."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:255]
+def _identifier(text: str) -> str:
+    """The cleaned identifier of a row that is quarantined, or one that any database takes in its place."""
+    try:
+        return clean(text)[:MAX_ID_CHARS]
+    except LoneSurrogateError:
+        return text.encode("utf-8", "backslashreplace").decode().replace("\0", "")[:MAX_ID_CHARS]
 
 
 def _window(run: Run, warehouse_url: str) -> Window:
@@ -237,6 +263,7 @@ def extract(run: Run, *, catalog_url: str, warehouse_url: str) -> dict[str, dict
             done += len(batch)
             rate = done / max(time.monotonic() - started, 1e-6)
             log.info("%d of %d listings, %.0f/s, %.0f s left", done, expected, rate, max(expected - done, 0) / rate)
+        retired = {task.name: task.retire(lookup) if window.start is None else {} for task in extraction.tasks}
     extraction.out_of_reach.flush()
     lateness = timedelta(hours=pipeline.catalog.lateness_hours)
     facts = {
@@ -250,7 +277,7 @@ def extract(run: Run, *, catalog_url: str, warehouse_url: str) -> dict[str, dict
             "%d listings changed after %s; this run cannot see what they were (see changed_since in the run's folder)",
             extraction.out_of_reach.rows, run.spec.interval_end,
         )  # fmt: skip
-    manifests = {task.name: task.finish(facts) for task in extraction.tasks}
+    manifests = {task.name: task.finish(facts | retired[task.name]) for task in extraction.tasks}
     for name, manifest in manifests.items():
         log.info("%s: %s", name, manifest)
     return manifests

@@ -5,12 +5,14 @@ A crash anywhere leaves the old state or the new one; running it again ends the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlalchemy as sa
 
 from include.records import AccountingError, JudgeScore, RunCounts
 from include.runs import Run
@@ -24,11 +26,13 @@ from include.warehouse.publish import (
     insert_for,
     lock_task,
     provenance,
+    same_listing,
     write_copy,
     write_quarantine,
 )
 from include.warehouse.reconcile import reconcile
-from include.warehouse.schema import runs
+from include.warehouse.revert import undo
+from include.warehouse.schema import TREATMENT, listing_copy, runs
 from include.warehouse.staging import LISTING, Staging
 
 __all__ = ["LoadRefusedError", "load", "reconcile"]
@@ -132,6 +136,7 @@ def load(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
         poison.clear()
         return copy.fill(_accepted(run, task, gate["failed_text_ids"]), _poison_into(poison))
 
+    clock = [time.monotonic()]
     staged, twins = retried(stage)
     if staged + len(poison) != counts.accepted:
         raise AccountingError(
@@ -143,9 +148,22 @@ def load(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
         counts.quarantine(POISONED, len(poison))
     retried(lambda: refused.fill(_refused(run, task, poison), _refuse))
     retried(lambda: ended.fill(_ended(run, task), _refuse))
+    clock.append(time.monotonic())
     audit = audit_staging(copy, run.spec.run_id, staged - twins, warehouse_url)
+    clock.append(time.monotonic())
     result = retried(lambda: _publish(run, task, facts, counts, (copy, refused, ended), warehouse_url))
-    manifest = {"accepted": counts.accepted, **result, "counts": counts.to_dict(), "twins": twins, "audit": audit}
+    clock.append(time.monotonic())
+    manifest = {
+        "accepted": counts.accepted,
+        **result,
+        "counts": counts.to_dict(),
+        "twins": twins,
+        "audit": audit,
+        "seconds": {
+            name: round(end - start, 3)
+            for name, start, end in zip(("stage", "audit", "publish"), clock, clock[1:], strict=False)
+        },
+    }
     run.store.write_json(run.manifest(task, "load"), manifest)
     return manifest
 
@@ -180,6 +198,7 @@ def _publish(
             connection.exec_driver_sql("SET LOCAL work_mem = '128MB'")
         lock_task(connection, task)
         now = datetime.now(UTC)
+        _withdraw_earlier_attempt(connection, copy, facts, now)
         write_copy(connection, copy, facts, now)
         loaded = count_loaded(connection, copy, facts)
         ends = end_copy(connection, ended, facts, now)
@@ -199,6 +218,20 @@ def _publish(
         insert = insert_for(connection, runs).values(run_id=facts.run_id, enhancement_task=task, **values)
         connection.execute(insert.on_conflict_do_update(index_elements=list(runs.primary_key), set_=values))
     return {"loaded": loaded, "stale": counts.accepted - loaded, "ended": ends, "quarantine_rows": quarantined}
+
+
+def _withdraw_earlier_attempt(connection: sa.Connection, copy: Staging, facts: Provenance, now: datetime) -> None:
+    """Takes back what this run has published already and its gate no longer accepts, so that a rerun ends the same."""
+    this = sa.and_(runs.c.run_id == facts.run_id, runs.c.enhancement_task == facts.enhancement_task)
+    if connection.scalar(sa.select(runs.c.run_id).where(this)) is None:
+        return
+    staged = sa.select(copy.table.c.listing_id).where(same_listing(listing_copy, copy.table, facts.enhancement_task))
+    conditions = (
+        listing_copy.c.extracted_at == facts.extracted_at,
+        listing_copy.c.arm == TREATMENT,
+        sa.not_(sa.exists(staged.correlate(listing_copy))),
+    )
+    undo(connection, facts.run_id, facts.enhancement_task, *conditions, ended_by=facts.run_id, now=now)
 
 
 def _time(text: str | None) -> datetime | None:

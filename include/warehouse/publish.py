@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from include.runs import Run
-from include.warehouse.schema import HOLDOUT, KEY, TREATMENT, copy_history, listing_copy, quarantine
+from include.warehouse.schema import HOLDOUT, KEY, REVERTED, TREATMENT, copy_history, listing_copy, quarantine
 from include.warehouse.staging import LISTING, Staging
 
-_COPY_NAMES = [c.name for c in copy_history.c if c.name not in ("ended_at", "ended_by", "end_reason")]
+COPY_NAMES = [c.name for c in copy_history.c if c.name not in ("ended_at", "ended_by", "end_reason")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,12 @@ def insert_for(connection: sa.Connection, table: sa.Table) -> Any:
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
-def _rows(connection: sa.Connection, statement: sa.Executable) -> int:
+def touched(connection: sa.Connection, statement: sa.Executable) -> int:
     """Runs a statement and returns the rows it touched; not every driver tells them of an INSERT unless asked."""
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount
 
 
-def _same_listing(table: sa.Table, staged: sa.Table, task: str) -> sa.ColumnElement[bool]:
+def same_listing(table: sa.Table, staged: sa.Table, task: str) -> sa.ColumnElement[bool]:
     return sa.and_(*(table.c[name] == staged.c[name] for name in LISTING), table.c.enhancement_task == task)
 
 
@@ -106,16 +106,16 @@ def archive(
     """Copies the live versions that are about to end into the history. Returns how many."""
     ended = {"ended_at": ended_at, "ended_by": ended_by, "end_reason": end_reason}
     values = [sa.literal(value, copy_history.c[name].type) for name, value in ended.items()]
-    chosen = sa.select(*(listing_copy.c[name] for name in _COPY_NAMES), *values).select_from(source)
-    insert = copy_history.insert().from_select([*_COPY_NAMES, *ended], chosen.where(_live(), condition))
-    return _rows(connection, insert)
+    chosen = sa.select(*(listing_copy.c[name] for name in COPY_NAMES), *values).select_from(source)
+    insert = copy_history.insert().from_select([*COPY_NAMES, *ended], chosen.where(_live(), condition))
+    return touched(connection, insert)
 
 
 def write_copy(connection: sa.Connection, staging: Staging, facts: Provenance, now: datetime) -> int:
     """Archives what is replaced, then inserts or updates in key order. Returns the rows written."""
     new = staging.table
     replaced = sa.and_(_may_replace(new.c.source_updated_at, facts), _differs(new.c.run_id, new.c.text, facts))
-    pairs = listing_copy.join(new, _same_listing(listing_copy, new, facts.enhancement_task))
+    pairs = listing_copy.join(new, same_listing(listing_copy, new, facts.enhancement_task))
     archive(connection, pairs, replaced, ended_at=now, ended_by=facts.run_id, end_reason="replaced")
     constants = {
         "enhancement_task": facts.enhancement_task,
@@ -146,7 +146,7 @@ def _upsert(
     insert = insert_for(connection, listing_copy).from_select([*staged, *constants], chosen)
     new = insert.excluded
     changed = {name: new[name] for name in (*staged, *constants) if name not in KEY}
-    return _rows(
+    return touched(
         connection,
         insert.on_conflict_do_update(
             index_elements=[listing_copy.c[name] for name in KEY],
@@ -159,14 +159,14 @@ def _upsert(
 def end_copy(connection: sa.Connection, staging: Staging, facts: Provenance, now: datetime) -> dict[str, int]:
     """Retires the copy of withdrawn listings and moves listings into the holdout arm. Returns the ended copies by reason."""
     ended = staging.table
-    pairs = listing_copy.join(ended, _same_listing(listing_copy, ended, facts.enhancement_task))
+    pairs = listing_copy.join(ended, same_listing(listing_copy, ended, facts.enhancement_task))
     may_end = _may_replace(ended.c.source_updated_at, facts)
     counts = {}
     for reason in ("retired", "holdout"):
         chosen = sa.and_(may_end, ended.c.reason == reason)
         counts[reason] = archive(connection, pairs, chosen, ended_at=now, ended_by=facts.run_id, end_reason=reason)
     withdrawn = sa.select(ended.c.listing_id).where(
-        _same_listing(listing_copy, ended, facts.enhancement_task), may_end, ended.c.reason == "retired"
+        same_listing(listing_copy, ended, facts.enhancement_task), may_end, ended.c.reason == "retired"
     )
     connection.execute(
         listing_copy.update()
@@ -205,17 +205,15 @@ def write_quarantine(
     )
     insert = insert_for(connection, quarantine).from_select([*names, *constants], chosen)
     changed = {name: insert.excluded[name] for name in (*names, *constants) if name not in KEY}
-    written = _rows(
+    written = touched(
         connection, insert.on_conflict_do_update(index_elements=[quarantine.c[name] for name in KEY], set_=changed)
     )
     now_live = (
         sa.select(published.table.c.listing_id)
         .select_from(
-            published.table.join(listing_copy, _same_listing(listing_copy, published.table, facts.enhancement_task))
+            published.table.join(listing_copy, same_listing(listing_copy, published.table, facts.enhancement_task))
         )
-        .where(
-            _same_listing(quarantine, published.table, facts.enhancement_task), listing_copy.c.run_id == facts.run_id
-        )
+        .where(same_listing(quarantine, published.table, facts.enhancement_task), listing_copy.c.run_id == facts.run_id)
     )
     connection.execute(quarantine.delete().where(sa.exists(now_live.correlate(quarantine))))
     return written
@@ -224,16 +222,22 @@ def write_quarantine(
 def count_loaded(connection: sa.Connection, staging: Staging, facts: Provenance) -> int:
     """Staged listings whose copy of this run is, or was until a newer run came, in the warehouse."""
 
-    def standing(table: sa.Table) -> sa.ColumnElement[bool]:
+    def standing(table: sa.Table, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         return sa.exists(
             sa.select(table.c.listing_id)
             .where(
-                _same_listing(table, staging.table, facts.enhancement_task),
+                same_listing(table, staging.table, facts.enhancement_task),
                 table.c.run_id == facts.run_id,
                 table.c.extracted_at == facts.extracted_at,
+                *conditions,
             )
             .correlate(staging.table)
         )
 
     chosen = sa.select(sa.func.count()).select_from(staging.table)
-    return int(connection.scalar(chosen.where(sa.or_(standing(listing_copy), standing(copy_history)))) or 0)
+    return int(
+        connection.scalar(
+            chosen.where(sa.or_(standing(listing_copy), standing(copy_history, copy_history.c.end_reason != REVERTED)))
+        )
+        or 0
+    )

@@ -12,12 +12,14 @@ from include.runs import Run
 from include.warehouse.database import connect, retried, writing
 from include.warehouse.leases import release
 from include.warehouse.publish import Provenance, provenance
-from include.warehouse.schema import TREATMENT, copy_history, listing_copy, quarantine, runs
+from include.warehouse.schema import REVERTED, TREATMENT, copy_history, listing_copy, quarantine, runs
 from include.warehouse.staging import Staging
 
 
-def read_back(facts: Provenance, url: str) -> dict[str, int]:
-    """Listings whose copy of this run is (or was, until a newer run replaced it) live, and its quarantine rows."""
+def read_back(facts: Provenance, url: str) -> tuple[dict[str, int], bool]:
+    """Listings whose copy of this run is (or was, until a newer run replaced it) live, and its quarantine rows; and
+    whether another run of the enhancement task has loaded since.
+    """
 
     def of_run(table: sa.Table) -> sa.ColumnElement[bool]:
         return sa.and_(
@@ -29,7 +31,12 @@ def read_back(facts: Provenance, url: str) -> dict[str, int]:
     old = copy_history
     same = sa.and_(old.c.merchant_id == listing_copy.c.merchant_id, old.c.listing_id == listing_copy.c.listing_id)
     still_there = sa.exists(sa.select(listing_copy.c.listing_id).where(same, of_run(listing_copy)).correlate(old))
-    gone = sa.select(old.c.merchant_id, old.c.listing_id).where(of_run(old), sa.not_(still_there)).distinct().subquery()
+    gone = (
+        sa.select(old.c.merchant_id, old.c.listing_id)
+        .where(of_run(old), old.c.end_reason != REVERTED, sa.not_(still_there))
+        .distinct()
+        .subquery()
+    )
     count = sa.select(sa.func.count())
     loaded_at = sa.select(runs.c.loaded_at).where(
         runs.c.run_id == facts.run_id, runs.c.enhancement_task == facts.enhancement_task
@@ -46,7 +53,12 @@ def read_back(facts: Provenance, url: str) -> dict[str, int]:
                 quarantine.c.quarantined_at == loaded_at.scalar_subquery(),
             )
         )
-    return {"loaded": int(live or 0) + int(replaced or 0), "quarantine_rows": int(refused or 0)}
+        later = connection.scalar(
+            count.select_from(runs).where(
+                runs.c.enhancement_task == facts.enhancement_task, runs.c.loaded_at > loaded_at.scalar_subquery()
+            )
+        )
+    return {"loaded": int(live or 0) + int(replaced or 0), "quarantine_rows": int(refused or 0)}, bool(later)
 
 
 def reconcile(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
@@ -59,9 +71,11 @@ def reconcile(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
     if manifest is None:
         raise FileNotFoundError(f"{run.store.url} has no load manifest for {task}: run the load stage first")
     facts = provenance(run, task)
-    found = read_back(facts, warehouse_url)
+    found, later = read_back(facts, warehouse_url)
     expected = {name: manifest[name] for name in found}
-    if found != expected:
+    # The history keeps copy that a later run has replaced since; the quarantine keeps the last refusal of a listing only.
+    moved_on = later and found["quarantine_rows"] < expected["quarantine_rows"]
+    if found["loaded"] != expected["loaded"] or (found != expected and not moved_on):
         raise AccountingError(
             f"{task}: the warehouse holds {found} of run {facts.run_id} but its load committed {expected}; the run is not "
             "marked published. Either its rows were changed in between, or the load must be run again."

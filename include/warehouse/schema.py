@@ -21,6 +21,7 @@ metadata = sa.MetaData(
 
 KEY = ("merchant_id", "listing_id", "enhancement_task")
 TREATMENT, HOLDOUT = "treatment", "holdout"
+REVERTED = "reverted"
 
 
 def key_text() -> sa.Text:
