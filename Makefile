@@ -5,8 +5,8 @@ SHELL := bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENGINE ?= cpu
-# The day whose changes the sample listings carry. A file of your own has other days: DATE=2026-03-14.
-DATE ?= 2026-01-14
+# The partition date; when it is not given, the day of the catalog's latest change.
+DATE ?=
 LISTINGS ?= include/samples/listings.csv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
@@ -84,19 +84,21 @@ prepare: $(RUNTIME) .airflow/.settings
 	@$(URLS); python -m include.warehouse migrate
 	$(STEP) "merchant catalog"
 	@$(URLS); case "$$MERCHANT_CATALOG_URL" in \
-	  sqlite:*) python -m include.extraction seed-catalog --csv "$(LISTINGS)" ;; \
+	  sqlite:*) day="$(DATE)"; day="$${day:-$$(date -u -r "$(LISTINGS)" +%F 2>/dev/null || date -u +%F)}"; \
+	    python -m include.extraction seed-catalog --csv "$(LISTINGS)" --date "$$day" ;; \
 	  *) echo "connection merchant_catalog is a catalog of your own: it is read and never filled" ;; esac
 
 # A run that was cut off leaves its mark, and the next one gives its leases back. The lock keeps two runs apart.
 run: prepare  ## the nightly run of one date, end to end (DATE=2026-01-14, LISTINGS=my.csv, ENGINE=gpu)
-	$(STEP) "enhance_listings for $(DATE) (the whole log: build/run/airflow.log)"
-	@mkdir -p build/run; exec 9>build/run/lock; flock -n 9 || { echo "another make run is at work here"; exit 1; }; \
-	if [ -e build/run/unfinished ]; then $(URLS); python -m include.warehouse release --date "$$(cat build/run/unfinished)"; fi; \
-	echo "$(DATE)" > build/run/unfinished; status=0; \
-	airflow dags test enhance_listings "$(DATE)" 2>&1 9>&- | python -m listing_operators.console build/run/airflow.log || status=$$?; \
+	@$(URLS); day="$(DATE)"; day="$${day:-$$(python -m include.extraction newest-day)}"; \
+	printf '\n\033[1m==> %s\033[0m\n' "enhance_listings for $$day (the whole log: build/run/airflow.log)"; \
+	mkdir -p build/run; exec 9>build/run/lock; flock -n 9 || { echo "another make run is at work here"; exit 1; }; \
+	if [ -e build/run/unfinished ]; then python -m include.warehouse release --date "$$(cat build/run/unfinished)"; fi; \
+	echo "$$day" > build/run/unfinished; status=0; \
+	airflow dags test enhance_listings "$$day" 2>&1 9>&- | python -m listing_operators.console build/run/airflow.log || status=$$?; \
 	rm -f build/run/unfinished; \
 	printf '\n\033[1m==> summary\033[0m\n'; \
-	python -m include.reporting show --date "$(DATE)" --out build/run/summary.json || status=1; \
+	python -m include.reporting show --date "$$day" --out build/run/summary.json || status=1; \
 	exit $$status
 
 preview: $(RUNTIME)  ## five rows of the warehouse, before and after

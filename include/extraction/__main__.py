@@ -9,7 +9,7 @@ import argparse
 import json
 import logging
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("seed-catalog", help="replace the catalog table's rows with a CSV file's")
     command.add_argument("--csv", required=True, type=Path)
     command.add_argument("--date", type=date.fromisoformat, help="partition date of rows without updated_at")
-    commands.add_parser("newest-day", help="print the day in UTC of the catalog's latest change")
+    commands.add_parser("newest-day", help="print the day in UTC of the catalog's latest change, else today's")
     return parser
 
 
@@ -48,7 +48,7 @@ def _run(args: argparse.Namespace) -> Any:
         settings = load_settings().pipeline.catalog
         return {"table": settings.table, "rows": seed_catalog(catalog_url, args.csv, settings, args.date)}
     if args.command == "newest-day":
-        return Catalog(catalog_url, load_settings().pipeline.catalog).newest_day()
+        return Catalog(catalog_url, load_settings().pipeline.catalog).newest_day() or datetime.now(UTC).date()
     run = Run.open(args.run_dir)
     return extract(run, catalog_url=catalog_url, warehouse_url=url_from_environment(WAREHOUSE_URL_VARIABLE))
 
