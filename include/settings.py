@@ -145,6 +145,8 @@ class GateSettings(_Frozen):
     alpha: float = Field(default=0.05, gt=0, lt=1)
     power: float = Field(default=0.8, gt=0, lt=1)
     max_judge_error_share: Share = 0.05
+    drift_horizon: Count = 365  # nights over which the drift alarm keeps its false-alarm rate
+    drift_false_alarm: float = Field(default=0.05, gt=0, lt=1)  # chance of any drift alarm within them, at the baseline
     override: str = ""  # why copy may go out on a judge without a usable calibration; recorded with every run
     min_completeness: Share = 0.98  # share of planned listings that got an answer
     min_validator_pass_rate: Share

@@ -1,4 +1,4 @@
-"""Commands of the judging stage: sample, score and gate for one run and enhancement task."""
+"""Commands of the judging stage: sample, score and gate for one run and enhancement task, and calibrate for a judge."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import json
 import logging
 import sys
+from typing import Any
 
-from include.judging.scoring import JudgeError
+from include.judging.labels import LabelsError
 from include.runs import Run
 from include.settings import SettingsError
 
@@ -23,12 +24,46 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("--run-dir", required=True, help="folder or URL of the run")
         command.add_argument("--task", required=True, help="enhancement task, such as title")
+    command = commands.add_parser("calibrate", help="measure a judge against human labels")
+    command.add_argument("--labels", required=True, help="JSONL of source, output, label (1 = consistent)")
+    command.add_argument("--out", required=True, help="calibration to write (JSON; .md and .png beside it)")
+    command.add_argument("--stored-judge", help="calibrate a judge whose labels are stored with the pairs")
+    command.add_argument("--limit", type=int, help="use a seeded part of the pairs only")
+    command.add_argument("--store", metavar="TASK", nargs="?", const="all", help="put it in force for TASK (or all)")
     return parser
 
 
+def _calibrate(options: argparse.Namespace) -> dict[str, Any]:
+    from include.judging.calibrate import calibrate, report_text
+    from include.judging.calibration import store_calibration
+    from include.settings import load_settings
+
+    settings = load_settings()
+    found = calibrate(options.labels, options.out, settings, stored_judge=options.stored_judge, limit=options.limit)
+    print(report_text(found))
+    refused = found.report["refusals"]
+    if options.store is not None:
+        if refused:
+            raise LabelsError(f"not put in force: {'; '.join(refused)}")
+        print(f"in force for {options.store}: {store_calibration(settings, found, options.store)}")
+    return {"version": found.version, "out": options.out, "refusals": refused}
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0: done (and, for `gate`, copy may be published); 1: refused, with the reason on stderr."""
+    """Exit status 0: done (and, for `gate`, copy may be published); 1: refused, with the reason on stderr.
+
+    The commands that own an engine end as every such process does: 75 when a retry may help, 78 when it will not.
+    """
     options = _parser().parse_args(arguments)
+    if options.command in ("score", "calibrate"):
+        from include.generation.child import run_child
+        from include.judging.scoring import score
+
+        return run_child(
+            lambda: (
+                score(Run.open(options.run_dir), options.task) if options.command == "score" else _calibrate(options)
+            )
+        )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         run = Run.open(options.run_dir)
@@ -36,15 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
             from include.judging.stage import sample
 
             result = sample(run, options.task)
-        elif options.command == "score":
-            from include.judging.scoring import score
-
-            result = score(run, options.task)
         else:
             from include.judging.gate import decide
 
             result = decide(run, options.task)
-    except (FileNotFoundError, SettingsError, JudgeError) as error:
+    except (FileNotFoundError, SettingsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(json.dumps(result, indent=2, sort_keys=True, default=str, ensure_ascii=False))

@@ -7,22 +7,26 @@ the failed texts are withheld. Nothing raises for bad data: `status` is "passed"
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.judging.accounting import Progress, Withheld, first_quarantined, progress, withhold
+from include.judging.accounting import Progress, Withheld, progress, withhold
 from include.judging.calibration import Calibration, current_calibration, refusals
 from include.judging.decision import JudgeDecision, judge_decision
-from include.judging.estimation import passes_verdict
+from include.judging.figures import (
+    drift,
+    examples,
+    judge_figures,
+    strata,
+    top_reasons,
+    withheld_texts,
+    worst_first,
+)
 from include.records import AccountingError, JudgeScore, JudgeVerdict
 from include.runs import Run
 from include.settings import Settings
 
-JUDGE_FAILED, JUDGE_NOT_EVALUABLE = "judge_failed", "judge_not_evaluable"
-TOP = 5
-MAX_STRATA = 50
 NEXT_STEPS = {
     "passed": "nothing to do",
     "empty": "nothing to do: no listing needed work",
@@ -84,8 +88,8 @@ def decide(run: Run, task: str) -> dict[str, Any]:
         if refused and gate.mode == "calibrated" and not gate.override:
             for reason in refused:
                 findings.blame(f"judge refused: {reason}", "broken")
-        verdicts = _withheld_texts(scores, calibration)
-        withheld = withhold(run, task, verdicts, _worst_first(scores, verdicts))
+        verdicts = withheld_texts(scores, calibration)
+        withheld = withhold(run, task, verdicts, worst_first(scores, verdicts))
         for reason, rows in withheld.by_reason.items():
             state.counts.accepted -= rows
             state.counts.quarantine(reason, rows)
@@ -93,7 +97,7 @@ def decide(run: Run, task: str) -> dict[str, Any]:
         state.counts.check_closed()
     except AccountingError as error:
         findings.blame(str(error), "broken")
-    manifest = {
+    manifest: dict[str, Any] = {
         "status": findings.status,
         "mode": gate.mode,
         "override": _override(run.spec.settings, task, refused),
@@ -107,15 +111,17 @@ def decide(run: Run, task: str) -> dict[str, Any]:
         "reasons": findings.reasons,
         "checks": findings.checks,
         "suite": suite,
-        "judge": _judge_figures(run, task, scores, decision, sampled, calibration),
+        "judge": judge_figures(run, task, scores, decision, sampled, calibration),
         "counts": state.counts.to_dict(),
         "missing_bins": state.missing_bins,
-        "failed_text_ids": sorted(_withheld_texts(scores, calibration)),
-        "strata": _strata(scores, calibration),
-        "top_reasons": _top_reasons(state),
-        **_examples(run, task, withheld, findings.status),
+        "failed_text_ids": sorted(withheld_texts(scores, calibration)),
+        "strata": strata(scores, calibration),
+        "top_reasons": top_reasons(state),
+        **examples(run, task, withheld, findings.status),
         "next_step": NEXT_STEPS[findings.status],
     }
+    if decision.raw is not None:
+        manifest["drift"] = drift(run, task, manifest, decision.raw, calibration)
     run.store.write_json(run.manifest(task, "gate"), manifest)
     return manifest
 
@@ -208,94 +214,3 @@ def _check_judge(
         f"{decision.floor:.1%} (baseline {gate.baseline:.1%} - margin {gate.margin:.1%}){wanted}",
         "failed",
     )
-
-
-def _passes(score: JudgeScore, calibration: Calibration | None) -> bool:
-    return calibration.passes(score) if calibration else passes_verdict(score)
-
-
-def _withheld_texts(scores: Sequence[JudgeScore], calibration: Calibration | None) -> dict[str, tuple[str, str]]:
-    """Texts that may not go out, with reason and quoted claims; judge errors stay, like what was never sampled."""
-    found: dict[str, tuple[str, str]] = {}
-    for score in scores:
-        if score.verdict is JudgeVerdict.NOT_EVALUABLE:
-            found[score.text_id] = (JUDGE_NOT_EVALUABLE, "nothing to check the copy against, or nothing in it to check")
-        elif score.verdict is not JudgeVerdict.ERROR and not _passes(score, calibration):
-            claims = [
-                f"{kind}: " + "; ".join(f"“{claim}”" for claim in getattr(score, kind))
-                for kind in ("unsupported", "contradictory")
-                if getattr(score, kind)
-            ]
-            low = "" if claims else f"score {score.score:.2f} is below the calibrated threshold"
-            found[score.text_id] = (JUDGE_FAILED, " | ".join(claims) or low)
-    return found
-
-
-def _worst_first(scores: Sequence[JudgeScore], failed: Mapping[str, object]) -> list[str]:
-    """The failed texts: the lowest score first, then those that most listings share."""
-    keys: dict[str, tuple[float, float]] = {}
-    for row in scores:
-        if row.text_id in failed:
-            score, weight = keys.get(row.text_id, (1.0, 0.0))
-            keys[row.text_id] = (min(score, 1.0 if row.score is None else row.score), weight - row.weight)
-    return sorted(keys, key=lambda text_id: (keys[text_id], text_id))
-
-
-def _judge_figures(
-    run: Run,
-    task: str,
-    scores: Sequence[JudgeScore],
-    decision: JudgeDecision,
-    sampled: dict[str, Any],
-    calibration: Calibration | None,
-) -> dict[str, Any]:
-    """Counts are texts; rates are weighted by listings."""
-    by_text = {score.text_id: score for score in scores}
-    evaluable = [s for s in by_text.values() if s.verdict in (JudgeVerdict.PASS, JudgeVerdict.FAIL)]
-    scored: dict[str, Any] = run.store.read_json(run.manifest(task, "judge")) or {}
-    return {
-        "status": sampled.get("status", "empty"),
-        "sampled": len(by_text),
-        "evaluable": len(evaluable),
-        "passed": sum(_passes(score, calibration) for score in evaluable),
-        "errors": sum(score.verdict is JudgeVerdict.ERROR for score in by_text.values()),
-        "not_evaluable": sum(score.verdict is JudgeVerdict.NOT_EVALUABLE for score in by_text.values()),
-        "pass_rate": decision.pass_rate,
-        "ci95": decision.ci95,
-        "raw_pass_rate": decision.raw.rate if decision.raw else None,
-        "raw_ci95": decision.raw_ci95,
-        "calibration": calibration.version if calibration else None,
-        "needed": sampled.get("needed"),
-        "power": sampled.get("power"),
-        **{key: scored.get(key) for key in ("model", "self_judged", "disagreements", "pairs_per_s")},
-    }
-
-
-def _strata(scores: Sequence[JudgeScore], calibration: Calibration | None) -> list[dict[str, Any]]:
-    """The judge's plain pass rate per stratum, heaviest first."""
-    rows: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
-    for score in scores:
-        if score.verdict in (JudgeVerdict.PASS, JudgeVerdict.FAIL):
-            row = rows[score.stratum]
-            row[0] += score.weight
-            row[1] += score.weight * _passes(score, calibration)
-            row[2] += 1
-    heaviest = sorted(rows.items(), key=lambda item: (-item[1][0], item[0]))[:MAX_STRATA]
-    return [
-        {"stratum": name, "listings": round(weight, 1), "texts": int(texts), "pass_rate": passed / weight}
-        for name, (weight, passed, texts) in heaviest
-    ]
-
-
-def _top_reasons(state: Progress) -> list[dict[str, Any]]:
-    reasons = {**state.counts.quarantined, **({"errored": state.counts.errored} if state.counts.errored else {})}
-    ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:TOP]
-    return [{"reason": reason, "listings": rows} for reason, rows in ranked]
-
-
-def _examples(run: Run, task: str, withheld: Withheld, status: str) -> dict[str, Any]:
-    """Five listings to look at: the judge's worst, filled up with what the validators withheld."""
-    found = list(withheld.examples)
-    if status not in ("passed", "empty") and len(found) < TOP:
-        found += first_quarantined(run, task, TOP - len(found))
-    return {"examples": found, "sample_ids": [f"{row['merchant_id']}/{row['listing_id']}" for row in found]}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
-from include.generation.engine import Messages, Output, Request, open_engine
-from include.generation.window import run_window
+from include.generation.engine import EngineError, Messages, Output, Request
+from include.generation.session import Session
 from include.judging.confidence import clean_probability
 from include.judging.rubric import (
     answer_schema,
@@ -20,18 +21,22 @@ from include.judging.rubric import (
     read_answer,
     rubric_version,
 )
-from include.partitions import PartWriter
+from include.partitions import PartWriter, Store
 from include.records import JudgeScore, JudgeVerdict, SampledText
 from include.runs import Run
 from include.settings import EngineProfile, JudgeSettings, Settings, digest
 
 log = logging.getLogger(__name__)
 
+PROGRESS_EVERY = 50
 ERRORS_PART = "errors.parquet"  # judged again by the next call; readable answers are kept
 
 
-class JudgeError(RuntimeError):
+class JudgeError(EngineError):
     """Too many texts got no readable answer from the judge; nothing can be said about tonight's copy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="judge_unreadable", retryable=True)
 
 
 class Ask(Protocol):
@@ -47,13 +52,14 @@ OpenJudge = Callable[[Settings], AbstractContextManager[Ask]]
 
 @contextmanager
 def open_judge(settings: Settings) -> Iterator[Ask]:
-    """Starts the judge's engine profile, offline or an endpoint. Raises EngineStartError with the engine's own reason."""
-    with open_engine(settings.engines[settings.judge.engine]) as engine:
+    """A session with the judge's engine profile, offline or an endpoint; the engine starts with the first prompt.
+
+    Asking raises EngineError with the engine's own reason.
+    """
+    with Session(settings.engines[settings.judge.engine]) as session:
 
         def ask(prompts: Iterable[tuple[str, Messages]], sampling_params: Mapping[str, Any]) -> Iterator[Output]:
-            return run_window(
-                engine, (Request(id=key, messages=chat, sampling_params=sampling_params) for key, chat in prompts)
-            )
+            return session.run(Request(id=key, messages=chat, sampling_params=sampling_params) for key, chat in prompts)
 
         yield ask
 
@@ -117,72 +123,103 @@ def is_self_judged(judge: EngineProfile, writer: EngineProfile) -> bool:
     return judge.model_path() == writer.model_path() and judge.lora == writer.lora
 
 
-def score(run: Run, task: str, judge_opener: OpenJudge = open_judge) -> dict[str, Any]:
-    """Judges the sample of one enhancement task; writes JudgeScore parts and manifest(task, "judge").
-
-    No engine is started when every sampled text has its answer already. Raises FileNotFoundError when no sample was
-    drawn, and JudgeError, after writing everything, when the share of unreadable answers is above the gate's limit.
-    """
-    settings = run.spec.settings
-    enhancement, judge, store = settings.task(task), settings.judge, run.store
-    if not store.exists(run.manifest(task, "sample")):
-        raise FileNotFoundError(f"{store.url} has no sample for {task}: run `python -m include.judging sample` first")
-    profile, folder = settings.engines[judge.engine], run.judged(task)
-    rows: dict[str, list[SampledText]] = {}
-    for row in store.read_rows(run.sampled(task), SampledText):
-        rows.setdefault(row.text_id, []).append(row)
-    identity = [(r.text_id, r.stratum, r.weight, digest(r.output)) for group in rows.values() for r in group]
+def judge_fingerprint(settings: Settings) -> str:
+    """Everything about the judge that changes its answers: model, adapter, rubric, schema and sampling."""
+    profile = settings.engines[settings.judge.engine]
     model = [profile.model, profile.revision, profile.lora, profile.lineage]
-    fingerprint = digest([model, rubric_version(judge), sampling_params(judge), identity])
+    return digest([model, rubric_version(settings.judge), sampling_params(settings.judge)])
+
+
+def judge_parts(
+    store: Store,
+    folder: str,
+    texts: Mapping[str, Mapping[str, str]],
+    rows_of: Callable[[str], Iterable[JudgeScore]],
+    settings: Settings,
+    fingerprint: str,
+    open_judge: OpenJudge,
+) -> Counter[str]:
+    """Judges texts (template values by id) into JudgeScore parts of a folder and returns what it did, as counts.
+
+    `rows_of` gives the rows that one text's answer fills. Texts that an earlier call with this fingerprint has answered
+    are kept, other parts are removed, and no engine starts when nothing is left to ask.
+    """
     store.remove(f"{folder}/{ERRORS_PART}")
     kept = store.valid_parts(folder, fingerprint=fingerprint)
     for path in set(store.list(folder)) - set(kept):
         store.remove(path)
-    done = {row.text_id for row in store.read_rows(kept, JudgeScore)}
-    pending = {key: judge_values(group[0], enhancement.output_field) for key, group in rows.items() if key not in done}
+    done = {row.text_id for row in store.read_rows(kept, JudgeScore)} & set(texts)
+    pending = {key: values for key, values in texts.items() if key not in done}
     tally: Counter[str] = Counter(resumed=len(done))
     errors: list[JudgeScore] = []
-    started = time.monotonic()
+    metadata = {"fingerprint": fingerprint}
+    first = max((int(path.rsplit("part-", 1)[1].split(".")[0]) for path in kept), default=-1) + 1
 
-    def expand(key: str, fields: Mapping[str, Any]) -> list[JudgeScore]:
+    def filled(key: str, fields: Mapping[str, Any]) -> list[JudgeScore]:
         known = {name: value for name, value in fields.items() if name not in ("stated", "attempts")}
-        return [
-            JudgeScore(text_id=key, stratum=r.stratum, weight=r.weight, listings=r.listings, **known) for r in rows[key]
-        ]
+        return [replace(row, **known) for row in rows_of(key)]
 
-    parts = {"rows_per_part": settings.pipeline.rows_per_part, "metadata": {"fingerprint": fingerprint}}
-    with PartWriter(store, folder, JudgeScore, first=_next_number(kept), **parts) as writer:  # type: ignore[arg-type]
+    with PartWriter(store, folder, JudgeScore, settings.pipeline.rows_per_part, metadata, first) as writer:
         for key in [key for key, values in pending.items() if not_evaluable(values)]:
-            pending.pop(key)
-            for judged in expand(key, {"verdict": JudgeVerdict.NOT_EVALUABLE}):
-                writer.write(judged)
+            del pending[key]
+            for row in filled(key, {"verdict": JudgeVerdict.NOT_EVALUABLE}):
+                writer.write(row)
         if pending:
-            with judge_opener(settings) as ask:
-                for number, (key, fields) in enumerate(judge_texts(pending, judge, ask), start=1):
-                    judged_rows = expand(key, fields)
+            with open_judge(settings) as ask:
+                started = time.monotonic()
+                for number, (key, fields) in enumerate(judge_texts(pending, settings.judge, ask), start=1):
                     tally["retried"] += fields["attempts"] > 1
                     if fields["verdict"] is JudgeVerdict.ERROR:
-                        errors += judged_rows
+                        errors += filled(key, fields)
                     else:
                         tally["disagreements"] += fields["stated"] != fields["verdict"].value
-                        for judged in judged_rows:
-                            writer.write(judged)
-                    if number % 50 == 0 or number == len(pending):
-                        log.info("judged %d of %d texts, %.1f/s", number, len(pending), _rate(number, started))
+                        for row in filled(key, fields):
+                            writer.write(row)
+                    if number % PROGRESS_EVERY == 0 or number == len(pending):
+                        rate = number / max(time.monotonic() - started, 1e-9)
+                        left = (len(pending) - number) / rate
+                        log.info("judged %d of %d texts, %.1f/s, %.0f s left", number, len(pending), rate, left)
+                tally["milliseconds"] = round(1000 * (time.monotonic() - started))
+    tally["asked"] = len(pending)
     if errors:
-        store.write_part(f"{folder}/{ERRORS_PART}", JudgeScore, errors, {"fingerprint": fingerprint})
-    return _finish(run, task, len(rows), len(pending), tally, started)
+        store.write_part(f"{folder}/{ERRORS_PART}", JudgeScore, errors, metadata)
+    return tally
 
 
-def _next_number(kept: Sequence[str]) -> int:
-    return max((int(path.rsplit("part-", 1)[1].split(".")[0]) for path in kept), default=-1) + 1
+def score(run: Run, task: str, judge_opener: OpenJudge = open_judge) -> dict[str, Any]:
+    """Judges the sample of one enhancement task; writes JudgeScore parts and manifest(task, "judge").
+
+    Raises FileNotFoundError when no sample was drawn, and JudgeError, after writing everything, when the share of
+    unreadable answers is above the gate's limit.
+    """
+    settings, store = run.spec.settings, run.store
+    enhancement = settings.task(task)
+    if not store.exists(run.manifest(task, "sample")):
+        raise FileNotFoundError(f"{store.url} has no sample for {task}: run `python -m include.judging sample` first")
+    drawn: dict[str, list[SampledText]] = {}
+    for row in store.read_rows(run.sampled(task), SampledText):
+        drawn.setdefault(row.text_id, []).append(row)
+    identity = [(r.text_id, r.stratum, r.weight, digest(r.output)) for group in drawn.values() for r in group]
+
+    def rows_of(key: str) -> Iterator[JudgeScore]:
+        for r in drawn[key]:
+            yield JudgeScore(
+                text_id=key, stratum=r.stratum, weight=r.weight, listings=r.listings, verdict=JudgeVerdict.ERROR
+            )
+
+    tally = judge_parts(
+        store,
+        run.judged(task),
+        {key: judge_values(group[0], enhancement.output_field) for key, group in drawn.items()},
+        rows_of,
+        settings,
+        digest([judge_fingerprint(settings), identity]),
+        judge_opener,
+    )
+    return _finish(run, task, len(drawn), tally)
 
 
-def _rate(number: int, started: float) -> float:
-    return number / max(time.monotonic() - started, 1e-9)
-
-
-def _finish(run: Run, task: str, texts: int, asked: int, tally: Counter[str], started: float) -> dict[str, Any]:
+def _finish(run: Run, task: str, texts: int, tally: Counter[str]) -> dict[str, Any]:
     settings = run.spec.settings
     judge, writer = settings.engines[settings.judge.engine], settings.engines[settings.task(task).engine]
     verdicts = {row.text_id: row.verdict for row in run.store.read_rows(run.judged(task), JudgeScore)}
@@ -194,11 +231,8 @@ def _finish(run: Run, task: str, texts: int, asked: int, tally: Counter[str], st
         "errors": counts[JudgeVerdict.ERROR],
         "not_evaluable": counts[JudgeVerdict.NOT_EVALUABLE],
         "unparsable_share": counts[JudgeVerdict.ERROR] / texts if texts else 0.0,
-        "asked": asked,
-        "retried": tally["retried"],
-        "resumed": tally["resumed"],
-        "disagreements": tally["disagreements"],
-        "pairs_per_s": _rate(asked, started) if asked else None,
+        **{name: tally[name] for name in ("asked", "retried", "resumed", "disagreements")},
+        "pairs_per_s": 1000 * tally["asked"] / tally["milliseconds"] if tally["milliseconds"] else None,
         "model": judge.lineage,
         "writer": writer.lineage,
         "self_judged": is_self_judged(judge, writer),

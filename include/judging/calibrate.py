@@ -1,0 +1,162 @@
+"""Calibrating the configured judge on a file of labelled pairs: answers, fit, report and plots."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from include.judging.calibration import Calibration
+from include.judging.fitting import compare, fit, flips, stored_verdicts
+from include.judging.labels import LabelledPair, LabelsError, read_labels, reweighted
+from include.judging.plots import calibration_plot
+from include.judging.rubric import rubric_version
+from include.judging.sampling import draw_key
+from include.judging.scoring import OpenJudge, judge_fingerprint, judge_parts, open_judge
+from include.partitions import Store
+from include.records import JudgeScore, JudgeVerdict
+from include.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FLIPPED_PAIRS = 100
+_REVERSED = "#reversed"
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
+def reversed_source(values: Mapping[str, str]) -> dict[str, str]:
+    """The same facts in another order: lines (or sentences) and attributes last to first."""
+    lines = values["description"].splitlines()
+    parts, glue = (lines, "\n") if len(lines) > 1 else (_SENTENCE.split(values["description"]), " ")
+    attributes = "; ".join(reversed(values["attributes"].split("; ")))
+    return {**values, "description": glue.join(reversed(parts)), "attributes": attributes}
+
+
+def answers(
+    pairs: Sequence[LabelledPair], store: Store, settings: Settings, opener: OpenJudge
+) -> tuple[dict[str, JudgeScore], dict[str, JudgeScore], dict[str, float]]:
+    """The judge's answers by pair id: as given, with reversed sources for a seeded subset, and its speed.
+
+    Answers are kept in `store`, so that a second calibration of the same judge asks for new pairs only.
+    """
+    texts = {pair.id: pair.values() for pair in pairs}
+    ranked = sorted(texts, key=lambda key: draw_key("flips", key))
+    texts |= {key + _REVERSED: reversed_source(texts[key]) for key in ranked[:FLIPPED_PAIRS]}
+
+    def rows_of(key: str) -> list[JudgeScore]:
+        return [JudgeScore(text_id=key, stratum="", weight=1.0, verdict=JudgeVerdict.ERROR)]
+
+    tally = judge_parts(store, "answers", texts, rows_of, settings, judge_fingerprint(settings), opener)
+    found = {row.text_id: row for row in store.read_rows("answers", JudgeScore) if row.text_id in texts}
+    plain = {key: row for key, row in found.items() if not key.endswith(_REVERSED)}
+    other = {key.removesuffix(_REVERSED): row for key, row in found.items() if key.endswith(_REVERSED)}
+    seconds = tally["milliseconds"] / 1000
+    return plain, other, {"asked": tally["asked"], "seconds": seconds, "retried": tally["retried"]}
+
+
+def calibrate(
+    labels: str,
+    out: str,
+    settings: Settings,
+    *,
+    stored_judge: str | None = None,
+    production: Mapping[str, float] | None = None,
+    limit: int | None = None,
+    opener: OpenJudge = open_judge,
+) -> Calibration:
+    """Measures a judge against labelled pairs and writes the calibration to `out`, with `.md` and `.png` beside it.
+
+    The judge is the configured one, or, with `stored_judge`, one whose labels are stored with the pairs. `production`
+    gives the share of each cell `<locale>/<pass|fail>` of the judged sample, to weight the pairs by. Raises LabelsError
+    for unusable labels, and EngineStartError when the judge does not start.
+    """
+    pairs, problems = read_labels(labels)
+    for problem in problems[:20]:
+        log.warning("%s: %s; the row is left out", labels, problem)
+    if limit is not None:
+        pairs = sorted(pairs, key=lambda pair: draw_key("limit", pair.id))[:limit]
+    extra: dict[str, Any] = {"rows_left_out": len(problems)}
+    if stored_judge is not None:
+        scores = stored_verdicts(pairs, stored_judge)
+        if not scores:
+            known = sorted({name for pair in pairs for name in pair.judges})
+            raise LabelsError(f"{labels} holds no labels of judge {stored_judge!r}; there are {known}")
+        pairs = [pair for pair in pairs if pair.id in scores]
+        model, rubric = stored_judge, "stored"
+    else:
+        store = Store(str(Path(out).with_suffix("").resolve()) + ".answers" if "://" not in out else out + ".answers")
+        scores, reordered, speed = answers(pairs, store, settings, opener)
+        extra |= {"speed": speed, "flips": flips(pairs, scores, reordered)}
+        model, rubric = settings.engines[settings.judge.engine].lineage, rubric_version(settings.judge)
+    if production is not None:
+        pairs, uncovered = reweighted(pairs, lambda pair: production_cell(pair.locale, scores.get(pair.id)), production)
+        extra["uncovered_cells"] = uncovered
+    found = fit(pairs, scores, settings, judge_model=model, rubric=rubric, extra=extra)
+    _write(found, pairs, scores, out)
+    return found
+
+
+def production_cell(locale: str, score: JudgeScore | None) -> str:
+    """The cell of the production mix that a judged text belongs to."""
+    return f"{locale}/{score.verdict.value if score else 'unanswered'}"
+
+
+def _write(found: Calibration, pairs: Sequence[LabelledPair], scores: Mapping[str, JudgeScore], out: str) -> None:
+    folder, _, name = out.rpartition("/")
+    store, stem = Store(folder or "."), name.removesuffix(".json")
+    rows = [
+        compare(pair, scores[pair.id].verdict is JudgeVerdict.PASS, scores[pair.id].score)
+        for pair in pairs
+        if pair.id in scores
+    ]
+    store.write_bytes(f"{stem}.json", (found.model_dump_json(indent=2) + "\n").encode())
+    store.write_bytes(f"{stem}.md", report_text(found).encode())
+    store.write_bytes(f"{stem}.png", calibration_plot(rows, found.threshold, found.report))
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _with_interval(report: Mapping[str, Any], name: str) -> str:
+    found = report.get(f"{name}_ci95")
+    return _percent(report[name]) + (f" ({_percent(found[0])} to {_percent(found[1])})" if found else "")
+
+
+def report_text(found: Calibration) -> str:
+    """The calibration for people, as Markdown."""
+    report = found.report
+    lines = [
+        f"# Calibration {found.version} of judge {found.judge_model}",
+        "",
+        f"{report['judged']} of {report['pairs']} labelled pairs from {report['documents']} documents; "
+        f"judge answers: {json.dumps(report['verdicts'])}. Threshold on the score: {found.threshold:.3f}.",
+        "",
+        "| figure | value (95% interval) |",
+        "|---|---|",
+        *(f"| {name} | {_with_interval(report, name)} |" for name in ("agreement", "sensitivity", "specificity")),
+        f"| Cohen's kappa | {found.kappa:.3f} {report['kappa_ci95'] or ''} |",
+        f"| pass rate by people / judge / corrected | {_percent(report['human_pass_rate'])} / "
+        f"{_percent(report['judge_pass_rate'])} / {_percent(report['corrected_pass_rate'])} |",
+        f"| verdicts that flip when the source is reordered | {_percent((report.get('flips') or {}).get('share'))} |",
+        f"| length against judge's leniency (Spearman) | {report['length_bias']['spearman'] or 0:.3f} |",
+        f"| two people agree | {_percent(report['labellers']['agreement'])} of {report['labellers']['pairs']} |",
+        "",
+    ]
+    for title, key in (("By origin", "origins"), ("By locale", "locales"), ("Stored judges", "published_judges")):
+        if report[key]:
+            lines += [f"## {title}", "", "| | pairs | kappa | sensitivity | specificity |", "|---|---|---|---|---|"]
+            for name, row in report[key].items():
+                kappa = "–" if row["kappa"] is None else f"{row['kappa']:.3f}"
+                rates = f"{_percent(row['sensitivity'])} | {_percent(row['specificity'])}"
+                lines.append(f"| {name} | {row['pairs']} | {kappa} | {rates} |")
+            lines.append("")
+    if report["error_kinds"]:
+        lines += ["## Faults that people found", "", "| kind | pairs | the judge fails them too |", "|---|---|---|"]
+        lines += [f"| {kind} | {r['pairs']} | {_percent(r['caught'])} |" for kind, r in report["error_kinds"].items()]
+        lines.append("")
+    verdict = "This judge may gate." if not report["refusals"] else "REFUSED: " + "; ".join(report["refusals"])
+    return "\n".join([*lines, verdict, ""])

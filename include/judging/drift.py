@@ -1,0 +1,81 @@
+"""The sequential alarm for slow drift: many nights that each pass, but together lie below the baseline.
+
+Each night gives an e-value, the likelihood ratio of its judged sample between "lower than the baseline by delta" and "at
+the baseline", for several sizes of drift delta. The detector multiplies them up from every night on at which drift may
+have begun and sums over those beginnings (Shiryaev and Roberts; e-detectors of Shin, Ramdas and Rinaldo 2023).
+
+While the rate is at the baseline or above, the sum minus the number of nights is a supermartingale; by Doob's inequality
+the chance of any alarm within `horizon` nights is at most `false_alarm` with the threshold horizon / false_alarm.
+
+What is expected at the baseline is known only up to the calibration's error, which all nights share; the alarm therefore
+compares with the lower end of that expectation, so that an unlucky calibration does not raise it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from include.judging.calibration import Calibration
+from include.judging.estimation import PERFECT_JUDGE, SampledRate
+from include.partitions import Store
+from include.runs import Run
+from include.settings import GateSettings, resolve_path
+
+DRIFT_SHARES = (0.25, 0.5, 1.0)  # of the gate's margin
+MAX_NIGHTS = 365
+_EDGE = 1e-3
+
+
+def log_evidence(raw: SampledRate, gate: GateSettings, calibration: Calibration | None) -> list[float]:
+    """One night's log e-value for each size of drift.
+
+    The sample's log likelihood ratio is scaled to its effective size (weights and shared texts); a power below 1 of an
+    e-value is an e-value (Jensen).
+    """
+    judge = calibration.accuracy if calibration else PERFECT_JUDGE
+    se, sp, var_se, var_sp = judge.shrunk()
+    error = math.sqrt(gate.baseline**2 * var_se + (1 - gate.baseline) ** 2 * var_sp)
+    expected = gate.baseline * se + (1 - gate.baseline) * (1 - sp) - NormalDist().inv_cdf(1 - gate.alpha) * error
+    expected = min(1 - _EDGE, max(2 * _EDGE, expected))
+    size = 1 / max(1 / raw.effective_n, raw.shared)
+    found = []
+    for share in DRIFT_SHARES:
+        lower = max(_EDGE, expected - share * gate.margin * max(0.0, se + sp - 1))
+        passed, failed = math.log(lower / expected), math.log((1 - lower) / (1 - expected))
+        found.append(size * (raw.rate * passed + (1 - raw.rate) * failed))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """After some nights: the summed evidence of all nights at which drift may have begun, by size of drift."""
+
+    nights: int = 0
+    evidence: tuple[float, ...] = (0.0,) * len(DRIFT_SHARES)
+
+    def after(self, night: Sequence[float]) -> Detector:
+        """One more night with these log e-values."""
+        grown = [(sum_ + 1) * math.exp(min(log, 300.0)) for sum_, log in zip(self.evidence, night, strict=True)]
+        return Detector(self.nights + 1, tuple(min(value, 1e100) for value in grown))
+
+    def alarm(self, gate: GateSettings) -> bool:
+        return sum(self.evidence) / len(self.evidence) >= gate.drift_horizon / gate.drift_false_alarm
+
+
+def detect(nights: Iterable[Sequence[float]]) -> Detector:
+    found = Detector()
+    for night in nights:
+        found = found.after(night)
+    return found
+
+
+def record_night(run: Run, task: str, night: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Writes one night under the state URL (again for a re-run of its date) and returns all nights in date order."""
+    store = Store(resolve_path(run.spec.settings.pipeline.state_url)).child("judging")
+    folder = f"nights/{task}"
+    store.write_json(f"{folder}/{run.spec.partition_date}.json", dict(night))
+    return [store.read_json(path) for path in store.list(folder, ".json")[-MAX_NIGHTS:]]
