@@ -6,6 +6,7 @@ Task starts, this project's own lines, warnings and errors go to the terminal; e
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -75,4 +76,5 @@ def main(source: TextIO, log: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends Airflow, whose last words are still to come
     main(sys.stdin, Path(sys.argv[1]))
