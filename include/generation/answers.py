@@ -13,7 +13,6 @@ from include.generation.prompts import listing_values, messages
 from include.records import Generation, WorkItem
 from include.settings import EngineProfile, TaskSettings
 
-ATTEMPTS = 2
 SHORTENINGS = 4
 _BLANK = regex.compile(r"[\s\p{Default_Ignorable_Code_Point}]*")
 _SENTENCE_END = regex.compile(r"(?<=[.!?。！？])[\s\"')\]]+|(?<=[。！？])|\n+")
@@ -58,7 +57,7 @@ def next_request(pending: Pending, output: Output, task: TaskSettings, profile: 
     """
     if output.error == "input_too_long":
         return _shorter(pending, output, task)
-    if output.row_at_fault or pending.attempts >= ATTEMPTS:
+    if output.row_at_fault or pending.attempts >= task.attempts:
         return None
     sampling = {**profile.sampling_params, **task.sampling_params}
     changes: dict[str, Any] = {}
