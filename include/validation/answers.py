@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 from include.validation.registry import validator
 from include.validation.repairs import OPEN_REASONING
 from include.validation.view import View
 
 # A text that stops here was cut: open punctuation, or a word that must be followed by another.
-_DANGLING = re.compile(
-    r"(?:[,;:(\[&/–—-]|(?<![\w'’])(?:and|or|the|a|an|of|with|for|to|from|by|und|oder|mit|für|der|die|das|et|ou|avec|pour|le|la|les"
-    r"|de|des|du|y|con|para|el|los|las|e|il|per|en|met|voor|het))$",
-    re.I,
+_OPEN_ENDS = frozenset(",;:([&/–—-")
+_WORDS = (
+    "and or the a an of with for to from by und oder mit für der die das et ou avec pour le la les de des du y con para el los las e il per"
+    " en met voor het"
 )
+_OPEN_WORDS = frozenset(_WORDS.split())
 
 
 @validator("truncated_reasoning", fatal=True)
@@ -24,8 +23,8 @@ def truncated_reasoning(view: View) -> bool:
 
 @validator("empty_output", fatal=True)
 def empty_output(view: View) -> bool:
-    """Nothing to publish: no letter, digit or symbol is left after repairs."""
-    return not view.output
+    """Nothing to publish: no letter or digit is left after repairs."""
+    return not view.output[:1].isalnum() and not any(map(str.isalnum, view.output))
 
 
 @validator("truncated")
@@ -35,15 +34,13 @@ def truncated(view: View) -> bool:
         return True
     if view.task.field == "title":
         return False
-    tail = view.output[-24:]
-    return (
-        _DANGLING.search(tail) is not None
-        and not view.source_text.rstrip().endswith(tail)
-        and tail not in view.source_text
-    )
+    text = view.output
+    if text[-1] not in _OPEN_ENDS and text.rsplit(None, 1)[-1].lstrip('("').lower() not in _OPEN_WORDS:
+        return False
+    return text[-24:] not in view.source_text
 
 
 @validator("reasoning_leak")
 def reasoning_leak(view: View) -> bool:
     """A reasoning tag, or a reasoning block with content, in the answer."""
-    return ("<" in view.chars or "[" in view.chars) and OPEN_REASONING.search(view.output) is not None
+    return ("<" in view.output or "[" in view.output) and OPEN_REASONING.search(view.output) is not None

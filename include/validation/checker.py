@@ -14,7 +14,6 @@ from include.validation.repairs import repair
 from include.validation.view import Source, TaskContext, View, nfc
 
 _TEMPLATE_CODE = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.S)
-_RUN = 6  # words of the instructions in a row that are no coincidence
 
 
 class Outcome(NamedTuple):
@@ -46,13 +45,13 @@ def special_tokens(model_path: str) -> frozenset[str]:
     return frozenset(t for t in found if len(t.strip()) > 2)
 
 
-def _instruction_runs(template: str) -> frozenset[tuple[str, ...]]:
-    """Runs of words of a template's own sentences; listing fields and tags are left out."""
+def _instruction_runs(template: str, size: int) -> frozenset[tuple[str, ...]]:
+    """Runs of `size` words of a template's own sentences; listing fields and tags are left out."""
     text = _TEMPLATE_CODE.sub("\n", (TEMPLATES_DIR / template).read_text(encoding="utf-8")).lower()
     runs: set[tuple[str, ...]] = set()
     for line in text.splitlines():
         words = re.findall(r"[^\W\d_]+", line)
-        runs.update(tuple(words[i : i + _RUN]) for i in range(len(words) - _RUN + 1))
+        runs.update(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
     return frozenset(runs)
 
 
@@ -88,8 +87,10 @@ class Checker:
             settings=settings,
             thinking=task.thinking if thinking is None else thinking,
             special_tokens=re.compile("|".join(map(re.escape, sorted(tokens)))) if tokens else None,
+            special_starts="".join(sorted({token[0] for token in tokens})),
             banned={owner: _terms(terms) for owner, terms in settings.banned_terms.items() if terms},
-            instructions=_instruction_runs(task.template),
+            instructions=_instruction_runs(task.template, 6),
+            starts=_instruction_runs(task.template, 3),
         )
 
     @classmethod

@@ -15,9 +15,10 @@ from include.validation.view import View
 
 _COUNT_WORDS = re.compile(
     r"\b(?:pack|set|box|case|bundle|lot|pair|juego|lote|pack|boîte|satz|confezione) (?:of|de|mit|von|da|di) ([^\W\d_]{2,12})\b"
-    r"|\b([^\W\d_]{3,9})[- ](?:pack|piece|count|pcs|pieces|inch|foot|ounce|gallon|liter|litre|year|pound|watt|volt)\b",
-    re.I,
+    r"|\b([^\W\d_]{3,9})(?:[- ](?:pack|piece|count|pcs|pieces|ounce|gallon)|-(?:inch|foot|liter|litre|year|pound|watt|volt))\b",
 )
+_COUNT_HINTS = ("pack", "set of", "box of", "case of", "bundle of", "lot of", "pair of", "juego", "lote", "boîte", "satz", "confezione", "piece",
+                "count", "pcs", "-inch", "-foot", "ounce", "gallon", "-lit", "-year", "-pound", "-watt", "-volt")  # fmt: skip
 _SUFFIX = re.compile(r"['’]s$")
 
 
@@ -60,7 +61,7 @@ def model_not_in_source(view: View) -> bool:
 
 def _count_word_missing(view: View) -> bool:
     """ "Pack of three" or "six-piece" where the source has neither the word nor the number."""
-    if " of " not in view.lower and "-" not in view.chars and "pack" not in view.lower:
+    if not any(map(view.lower.__contains__, _COUNT_HINTS)):
         return False
     for found in _COUNT_WORDS.finditer(view.lower):
         word = found.group(1) or found.group(2)

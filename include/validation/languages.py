@@ -7,14 +7,16 @@ that they leave in doubt. Both are deterministic. Short and brand-only texts sta
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import regex
 
-from include.validation.function_words import LANGUAGES_OF
+from include.validation.function_words import ALIKE, LANGUAGES, LETTERS, profile
 from include.validation.registry import validator
 from include.validation.view import View
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from lingua import LanguageDetector
 
 _FOREIGN = regex.compile(r"[[\p{L}\p{M}]--[\p{Latin}\p{Common}\p{Inherited}]]+", regex.V1)
-_LATIN_WORD = regex.compile(r"\p{Latin}{2,}")
+_MIXED = regex.compile(r"\p{Latin}\p{Cyrillic}+|\p{Cyrillic}+\p{Latin}")  # lookalike letters within one word
+_WORD = re.compile(r"[^\W\d_]+")
+_BREAK = re.compile(r"[.!?;:\n|/]+")
 _SAME = str.maketrans({"\u2126": "Ω", "\u00b5": "μ", "\u212b": "Å", "\u212a": "K"})
 # Scripts that one language writes together, so that a source in one of them makes the others no leak.
 _TOGETHER = (frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"}), frozenset({"HANGUL", "CJK"}))
@@ -41,8 +45,7 @@ _LOCALE_SCRIPTS = {
     "hi": {"DEVANAGARI"},
 }
 _MIN_SWITCHED_LETTERS = 15  # of another script: unmistakable, so far fewer than a language within one script needs
-_WINDOW = 12  # words looked at together
-_SHARED_SCRIPTS = frozenset({"LATIN", "CYRILLIC", "ARABIC", "DEVANAGARI"})  # written by several languages
+_LONGEST_STRETCH = 16  # words looked at together
 
 
 @lru_cache(maxsize=65_536)
@@ -58,12 +61,18 @@ def scripts(text: str) -> Counter[str]:
     return Counter(script_of(c) for c in text if c.isalpha())
 
 
+def _locale_scripts(locale: str) -> frozenset[str]:
+    """Scripts of a locale that is not written in Latin letters; empty for the others and for names that are no locale."""
+    known = len(locale) == 2 or locale[2:3] in ("-", "_")
+    return frozenset(_LOCALE_SCRIPTS.get(locale[:2].lower(), ())) if known else frozenset()
+
+
 def _main_scripts(view: View) -> frozenset[str]:
-    """Scripts that are the source's own: a fifth of its letters or more, with those written together with them."""
-    found = scripts(view.source_text[:2000])
+    """Scripts that are the source's own: a fifth of the letters of its title and description, and what goes with them."""
+    found = scripts(f"{view.source.title} {view.source.description[:2000]}")
     total = sum(found.values())
     if total == 0:
-        return frozenset(_LOCALE_SCRIPTS.get(view.source.locale[:2].lower(), ()))
+        return _locale_scripts(view.source.locale)
     main = {name for name, count in found.items() if count * 5 >= total}
     for group in _TOGETHER:
         kana = found["HIRAGANA"] + found["KATAKANA"]
@@ -76,107 +85,139 @@ def _main_scripts(view: View) -> frozenset[str]:
 def script_leak(view: View) -> bool:
     """Letters of a script that the source is not written in, unless the source holds that very string.
 
-    One Han character is enough. Greek is notation where it stands alone (kΩ, µF, α-tocopherol).
+    One Han character is enough, and so is a Cyrillic lookalike within a Latin word. Greek is notation where it stands alone (kΩ, µF, α-tocopherol).
     """
     if view.ascii:
         return False
     runs = {run.translate(_SAME) for run in _FOREIGN.findall(view.output)}
     if not runs:
         return False
+    mixed = _MIXED.search(view.output)
+    if mixed is not None and mixed.group() not in view.source_text:
+        return True
     source = view.source_lower.translate(_SAME)
     main: frozenset[str] | None = None
     for run in runs:
         if run.lower() in source or (len(run) == 1 and script_of(run) == "GREEK"):
             continue
-        main = _main_scripts(view) if main is None else main
-        if any(script_of(c) not in main for c in run if c.isalpha()):
+        main = _main_scripts(view) | _locale_scripts(view.source.locale) if main is None else main
+        if main and any(script_of(c) not in main for c in run if c.isalpha()):
             return True
     return False
 
 
 @cache
-def _detector() -> LanguageDetector:
-    """lingua over the languages of our function words, trigrams only: a tenth of the memory, and texts here are long enough."""
+def _detector(languages: tuple[str, ...] = ()) -> LanguageDetector:
+    """lingua over the given languages at full accuracy (30 MB each), or over all of LANGUAGES with trigrams only."""
     from lingua import IsoCode639_1, LanguageDetectorBuilder
 
-    known = sorted({language for languages in LANGUAGES_OF.values() for language in languages})
-    codes = [getattr(IsoCode639_1, code.upper()) for code in known]
-    return LanguageDetectorBuilder.from_iso_codes_639_1(*codes).with_low_accuracy_mode().build()
+    codes = [getattr(IsoCode639_1, code.upper()) for code in languages or LANGUAGES]
+    builder = LanguageDetectorBuilder.from_iso_codes_639_1(*codes)
+    return (builder if languages else builder.with_low_accuracy_mode()).build()
 
 
-def _confidences(text: str) -> dict[str, float]:
-    return {
-        c.language.iso_code_639_1.name.lower(): c.value for c in _detector().compute_language_confidence_values(text)
-    }
+def _confidences(text: str, languages: tuple[str, ...] = ()) -> dict[str, float]:
+    """lingua's probabilities by language, those that are alike taken together."""
+    found: dict[str, float] = dict.fromkeys(languages or LANGUAGES, 0.0)
+    for entry in _detector(languages).compute_language_confidence_values(text):
+        code = entry.language.iso_code_639_1.name.lower()
+        found[ALIKE.get(code, code)] += entry.value
+    return found
+
+
+def _names(counts: bytes, least: float) -> set[str]:
+    return {ALIKE.get(name, name) for name, count in zip(LANGUAGES, counts, strict=True) if count >= least}
 
 
 def _source_languages(view: View) -> frozenset[str]:
-    """Languages that the source's function words speak for, else its locale's; empty when neither says anything."""
-    hits: Counter[str] = Counter()
-    for word in view.source_words:
-        for language in LANGUAGES_OF.get(word, ()):
-            hits[language] += 1
-    if hits:
-        best = max(hits.values())
-        if best >= 2:
-            return frozenset(name for name, count in hits.items() if count * 4 >= best * 3)
-    locale = view.source.locale[:2].lower()
-    return frozenset({locale}) if view.source.locale[2:3] in ("", "-", "_") and locale else frozenset()
+    """Languages that the source's function words speak for, with its locale's unless they clearly speak against it.
+
+    Without either, lingua's opinion of the source if it is sure.
+    """
+    counts = profile(view.source_words)
+    best = max(counts)
+    own = _names(counts, max(3, best * 0.9))
+    locale = view.source.locale.lower()
+    if locale[2:3] in ("", "-", "_") and locale[:2] in LANGUAGES:
+        speaks = counts[LANGUAGES.index(locale[:2])]
+        if best < 5 or speaks * 3 >= best * 2:
+            own.add(ALIKE.get(locale[:2], locale[:2]))
+    if not own and sum(map(len, view.source_words)) >= view.settings.min_letters_for_language:
+        found = _confidences(view.source_lower[:600])
+        own = {name for name, share in found.items() if share > 0.8}
+    return frozenset(own)
 
 
-def _doubtful(view: View, own: frozenset[str]) -> tuple[str, bool]:
-    """The stretches of the output whose function words are not the source's, and whether other languages' stand there."""
-    words, known = view.words, view.source_words
+def _stretches(text: str) -> Iterator[list[str]]:
+    """Words of each sentence, long sentences in pieces."""
+    for sentence in _BREAK.split(text):
+        words = _WORD.findall(sentence)
+        for start in range(0, len(words), _LONGEST_STRETCH):
+            yield words[start : start + _LONGEST_STRETCH]
+
+
+def _doubtful(view: View, own: frozenset[str]) -> tuple[list[str], bytes, int]:
+    """The output's stretches of new words that may be in another language than the source.
+
+    A stretch is in doubt where another language's function words lead, where the source's are rare, or where a new word has
+    a letter that the source's languages do not use. Returns their words, the profile of those, and the others' lead.
+    """
+    mine = [i for i, name in enumerate(LANGUAGES) if ALIKE.get(name, name) in own]
+    novel = frozenset(view.novel_words)
+    strange = None if view.ascii else _strange_letters(mine)
     kept: list[str] = []
-    foreign_total = 0
-    for start in range(0, len(words), _WINDOW):
-        window = words[start : start + _WINDOW]
-        ours = foreign = letters = 0
-        for word in window:
-            languages = LANGUAGES_OF.get(word)
-            if languages is not None:
-                if own.isdisjoint(languages):
-                    foreign += word not in known
-                else:
-                    ours += 1
-            if word not in known:
-                letters += len(word)
-        if (foreign >= 2 and foreign > ours) or (ours == 0 and letters >= view.settings.min_letters_for_language):
-            kept.extend(window)
-            foreign_total += foreign
-    return " ".join(kept), foreign_total > 1
+    for words in _stretches(view.lower):
+        new = [word for word in words if word in novel]
+        if sum(map(len, new)) * 2 < sum(map(len, words)):
+            continue
+        counts = profile(words)
+        ours = max([counts[i] for i in mine], default=0)
+        if max(counts) > ours or ours * 8 < len(words) or (strange is not None and strange.search("".join(new))):
+            kept += words
+    counts = profile(kept)
+    return kept, counts, max(counts) - max([counts[i] for i in mine], default=0)
+
+
+def _strange_letters(languages: list[int]) -> re.Pattern[str] | None:
+    """A letter of the Latin or Cyrillic script that none of the languages uses; None where their letters are not listed."""
+    names = [LANGUAGES[i] for i in languages]
+    if not names or any(name not in LETTERS for name in names):
+        return None
+    return re.compile(rf"[^\W\d_a-z{''.join(LETTERS[name] for name in names)}]")
 
 
 @validator("language_switch")
 def language_switch(view: View) -> bool:
     """The output, or a good part of it, is in another language or script than the source."""
     least = view.settings.min_letters_for_language
-    if view.letters < min(least, _MIN_SWITCHED_LETTERS):
+    letters = view.letters
+    if letters < min(least, _MIN_SWITCHED_LETTERS):
         return False
-    main = _main_scripts(view) if not (view.ascii and view.source_text.isascii()) else frozenset({"LATIN"})
-    novel = view.novel_words
-    if main and "LATIN" not in main:
-        latin = sum(len(w) for w in novel if w[0].isascii())
-        return latin >= max(_MIN_SWITCHED_LETTERS, 0.3 * view.letters)
-    if sum(map(len, novel)) < least:
+    if not view.ascii or not view.source_text.isascii():
+        main = _main_scripts(view)
+        if main and "LATIN" not in main:
+            latin = sum(len(word) for word in view.novel_words if word[0].isascii())
+            return latin >= max(_MIN_SWITCHED_LETTERS, 0.3 * letters)
+    if letters < least or sum(map(len, view.novel_words)) < least:
         return False
     own = _source_languages(view)
-    text, foreign = _doubtful(view, own)
-    if sum(map(len, text.split())) < least:
+    if not own:
         return False
-    return _is_other_language(view, text, own, foreign)
+    words, counts, lead = _doubtful(view, own)
+    return sum(map(len, words)) >= least and _is_other_language(words, own, counts, lead)
 
 
-def _is_other_language(view: View, text: str, own: frozenset[str], foreign: bool) -> bool:
-    """lingua's word on a doubtful stretch; the more sure it must be the less the function words say."""
-    found = _confidences(text[:600])
-    best = max(found, key=lambda name: found[name])
-    if best in own or found[best] < (0.5 if foreign else 0.9):
-        return False
-    if not own or max((found.get(name, 0.0) for name in own), default=0.0) > 0.2:
-        return False
-    source = view.source_text[:600]
-    if sum(map(str.isalpha, source)) >= view.settings.min_letters_for_language:
-        theirs = _confidences(source.lower())
-        return theirs[best] < 0.5
-    return foreign
+def _is_other_language(words: list[str], own: frozenset[str], counts: bytes, lead: int) -> bool:
+    """lingua's word on a doubtful stretch: another language against the source's, those languages only.
+
+    The other language is one whose function words lead, or lingua's first guess where they do not lead clearly; it must
+    be the surer the less the function words say.
+    """
+    text = " ".join(words)[:600]
+    candidates = _names(counts, max(counts)) if lead > 0 else set()
+    if lead < 2:
+        found = _confidences(text)
+        candidates.add(max(found, key=lambda name: found[name]))
+    needed = 0.9 if lead >= 2 else 0.96
+    others = sorted({ALIKE.get(name, name) for name in candidates} - own)
+    return any(_confidences(text, tuple(sorted({*own, other})))[other] >= needed for other in others)

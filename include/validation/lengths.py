@@ -1,136 +1,12 @@
-"""Length in characters, words and sentences, and how those are counted.
-
-Characters are code points after NFC. Words are whitespace-separated pieces that hold a letter or digit, so bare dashes
-and slashes are none. Scripts without spaces (Han, Kana, Thai, Lao, Khmer, Myanmar) have no countable words: where such
-letters are the majority the word rules do not apply, and a wide character counts twice towards `min_chars`.
-"""
+"""Length in characters, words and sentences; include.validation.counting says how those are counted."""
 
 from __future__ import annotations
 
-import re
-
-import regex
-
+from include.validation.counting import WIDE, count_words, is_unspaced
 from include.validation.registry import validator
 from include.validation.view import View
 
-_WORD = re.compile(r"\S*[^\W_]\S*")
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-_LETTER = regex.compile(r"\p{L}")
-_WIDE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
-
-# A sentence's end: a run of terminators, perhaps closing quotes, and then the end, a space or the next sentence's capital.
-_END = re.compile(
-    r"(?P<wide>[。！？｡]+)|(?P<strong>[!?؟।॥]+[!?.]*)|(?P<stop>(?<!\.)\.(?!\.))|(?P<dots>\.{2,}|…+)|(?P<line>\n+)"
-)
-_CLOSERS = "\"'”’»)]}"
-_ABBREVIATIONS = frozenset(
-    [
-        "approx",
-        "no",
-        "nos",
-        "st",
-        "dr",
-        "mr",
-        "mrs",
-        "ms",
-        "vs",
-        "inc",
-        "ltd",
-        "co",
-        "corp",
-        "e.g",
-        "i.e",
-        "etc",
-        "incl",
-        "max",
-        "min",
-        "dia",
-        "diam",
-        "ca",
-        "bzw",
-        "z.b",
-        "ggf",
-        "inkl",
-        "usw",
-        "nr",
-        "art",
-        "vol",
-        "fig",
-        "jr",
-        "sr",
-        "u.s",
-        "dept",
-        "est",
-        "ft",
-        "in",
-        "oz",
-        "lb",
-        "lbs",
-        "qt",
-        "pt",
-        "gal",
-        "sq",
-    ]
-)
-
-
-def count_words(text: str) -> int:
-    """Whitespace-separated pieces that hold a letter or digit: `T-shirt — 100% cotton / 2-pack` has four."""
-    return len(_WORD.findall(text))
-
-
-def is_unspaced(text: str) -> bool:
-    """Whether most letters belong to scripts that put no spaces between words."""
-    if text.isascii():
-        return False
-    unspaced = len(_UNSPACED.findall(text))
-    return unspaced > 0 and unspaced * 2 > len(_LETTER.findall(text))
-
-
-def _ends(text: str, found: re.Match[str]) -> bool:
-    """Whether a terminator ends a sentence, by what stands around it."""
-    end = found.end()
-    rest = text[end : end + 3].lstrip(_CLOSERS)
-    after = rest[:1]
-    if not after or found.lastgroup in ("wide", "strong"):
-        return True
-    if found.lastgroup == "dots":  # "soft... perfect" goes on, "soft... Perfect" does not
-        following = text[end : end + 8].lstrip(_CLOSERS + " ")
-        return not following or following[0].isupper() or following[0] == "\n"
-    start = found.start()
-    if after.isspace():
-        following = text[end : end + 8].lstrip(_CLOSERS + " \t\n")[:1]
-        if following and following.islower():
-            return False
-        last = text[max(0, start - 12) : start].split()[-1:] or [""]
-        word = last[0].lower().lstrip("(\"'")
-        # "No. 5", "approx. 5 cm", the initial of "J. Smith"; "5 V." ends, since its letter follows a number
-        if len(word) == 1 and word.isalpha() and last[0].isupper():
-            return text[max(0, start - 4) : start - 1].rstrip()[-1:].isdigit() or not following
-        return not (
-            word in _ABBREVIATIONS
-            and (following.isdigit() or word in ("st", "dr", "mr", "mrs", "ms", "vs", "e.g", "i.e", "approx"))
-        )
-    # no space: "3.5", "v2.0" and "e.g." go on, "fast.Ships" ends
-    return (
-        start > 1
-        and text[start - 2 : start].isalpha()
-        and text[start - 1].islower()
-        and after.isupper()
-        and text[end + 1 : end + 2].islower()
-    )
-
-
-def count_sentences(text: str) -> int:
-    """Sentences; text without a terminator is one, empty text none. A line break ends one as well."""
-    count, open_since = 0, 0
-    for found in _END.finditer(text):
-        if found.lastgroup == "line" or _ends(text, found):
-            if any(c.isalnum() for c in text[open_since : found.start()][:200]):
-                count += 1
-            open_since = found.end()
-    return count + any(c.isalnum() for c in text[open_since:][:200])
+_TERMINATORS = ".!?…。！？\n؟।"
 
 
 @validator("too_short")
@@ -139,7 +15,7 @@ def too_short(view: View) -> bool:
     size, least = len(view.output), view.settings.length.min_chars
     if size >= least:
         return False
-    return view.ascii or size + len(_WIDE.findall(view.output)) < least
+    return view.ascii or size + len(WIDE.findall(view.output)) < least
 
 
 @validator("too_long")
@@ -152,7 +28,9 @@ def too_long(view: View) -> bool:
 def too_few_words(view: View) -> bool:
     """Fewer words than `min_words`, in scripts that separate words."""
     least = view.settings.length.min_words
-    return least > 0 and count_words(view.output) < least and not is_unspaced(view.output)
+    if sum(token[0].isalnum() for token in view.tokens) >= least:
+        return False
+    return count_words(view.output) < least and not is_unspaced(view.output)
 
 
 @validator("too_many_words")
@@ -171,11 +49,15 @@ def too_many_words(view: View) -> bool:
 def too_few_sentences(view: View) -> bool:
     """Fewer sentences than `min_sentences`."""
     least = view.settings.length.min_sentences
-    return least > 0 and count_sentences(view.output) < least
+    if least == 0 or (least == 1 and view.letters > 0):
+        return False
+    return view.sentences < least
 
 
 @validator("too_many_sentences")
 def too_many_sentences(view: View) -> bool:
     """More sentences than `max_sentences`."""
     most = view.settings.length.max_sentences
-    return most is not None and count_sentences(view.output) > most
+    if most is None or sum(map(view.output.count, _TERMINATORS)) < most:
+        return False
+    return view.sentences > most

@@ -19,11 +19,12 @@ _EMPHASIS = re.compile(
     r"|(?<![\w_])(_{1,3})(?=[^\s_])[^_\n]*(?<=[^\s_])\2(?![\w_])"
     r"|~~(?=[^\s~])[^~\n]*(?<=[^\s~])~~"
 )
-_UNCLOSED = re.compile(r"(?:^|(?<=[\s(]))(?:\*\*|__)(?=[^\W\d_])|(?<=[^\W\d_])(?:\*\*|__)(?=$|[\s.,:;!?)])", re.M)
-_HEADING = re.compile(
-    r"^ {0,3}(?:#{1,6}[ \t]+\S|(?:\*[ \t]*){3,}$|(?:-[ \t]*){3,}$|(?:_[ \t]*){3,}$)|\S[^\n]*\n {0,3}(?:=+|-{2,})[ \t]*$",
-    re.M,
+_UNCLOSED = re.compile(
+    r"(?:^|(?<=[\s(]))(?:\*{2,3}|_{2,3})(?=[^\W\d_])|(?<=[^\W\d_])(?:\*{2,3}|_{2,3})(?=$|[\s.,:;!?)])", re.M
 )
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+\S", re.M)
+_RULE = re.compile(r"^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$", re.M)
+_UNDERLINE = re.compile(r"(?<=\S\n) {0,3}(?:=+|-{2,})[ \t]*$", re.M)
 _BULLET = re.compile(r"^[ \t]{0,8}([-*+•·‣◦▪–])[ \t]+\S", re.M)
 _ORDERED = re.compile(r"^[ \t]{0,8}\d{1,3}[.)][ \t]+\S", re.M)
 _CODE = re.compile(r"```|(?<![\w`])`[^`\n]+`(?![\w`])")
@@ -50,13 +51,13 @@ _ENTITY = re.compile(
 @validator("html")
 def html(view: View) -> bool:
     """A tag of HTML or a comment; `<5 V` and `I <3 tea` are none."""
-    return "<" in view.chars and _TAG.search(view.output) is not None
+    return "<" in view.output and _TAG.search(view.output) is not None
 
 
 @validator("html_entity")
 def html_entity(view: View) -> bool:
     """A character reference that HTML knows, such as &amp; or &#39;."""
-    if "&" not in view.chars:
+    if "&" not in view.output:
         return False
     return any(m.group(1) is None or f"{m.group(1)};" in html5 for m in _ENTITY.finditer(view.output))
 
@@ -64,7 +65,8 @@ def html_entity(view: View) -> bool:
 @validator("markdown_emphasis")
 def markdown_emphasis(view: View) -> bool:
     """Bold, italics or strike-through; asterisks between numbers and lone footnote marks are none."""
-    if view.chars.isdisjoint("*_~"):
+    text = view.output
+    if "*" not in text and "_" not in text and "~~" not in text:
         return False
     return _EMPHASIS.search(view.output) is not None or _UNCLOSED.search(view.output) is not None
 
@@ -72,25 +74,30 @@ def markdown_emphasis(view: View) -> bool:
 @validator("markdown_heading")
 def markdown_heading(view: View) -> bool:
     """`# Heading`, an underlined heading or a rule; `#10 envelope` is none."""
-    return not view.chars.isdisjoint("#=-*_") and _HEADING.search(view.output) is not None
+    text = view.output
+    if "#" in text and _HEADING.search(text):
+        return True
+    if "\n" not in text:
+        return _RULE.match(text) is not None
+    return _RULE.search(text) is not None or _UNDERLINE.search(text) is not None
 
 
 @validator("markdown_bullets")
 def markdown_bullets(view: View) -> bool:
     """A line that starts as a list item where the source's lines do not, or two ordinal lines. `-20 °C` is none."""
     text = view.output
-    found = _BULLET.search(text)
-    if found is not None:
+    lines = "\n" in text
+    if (_BULLET.search(text) if lines else _BULLET.match(text)) is not None:
         marks = {m.group(1) for m in _BULLET.finditer(text)}
         if "-" in marks or "*" in marks or not marks <= {m.group(1) for m in _BULLET.finditer(view.source_text)}:
             return True
-    return "\n" in view.chars and sum(1 for _ in _ORDERED.finditer(text)) > 1
+    return lines and sum(1 for _ in _ORDERED.finditer(text)) > 1
 
 
 @validator("markdown_code")
 def markdown_code(view: View) -> bool:
     """Code spans and fences; `n` for "and" between backticks is none."""
-    if "`" not in view.chars:
+    if "`" not in view.output:
         return False
     return any(len(m.group()) > 3 or m.group() == "```" for m in _CODE.finditer(view.output))
 
@@ -98,12 +105,12 @@ def markdown_code(view: View) -> bool:
 @validator("markdown_link")
 def markdown_link(view: View) -> bool:
     """Inline, reference and angle-bracket links, and images."""
-    return not view.chars.isdisjoint("]<") and _LINK.search(view.output) is not None
+    return ("]" in view.output or "<http" in view.output) and _LINK.search(view.output) is not None
 
 
 @validator("markdown_block")
 def markdown_block(view: View) -> bool:
     """Tables and block quotes."""
-    if "|" in view.chars and _TABLE.search(view.output):
+    if "|" in view.output and _TABLE.search(view.output):
         return True
-    return ">" in view.chars and _QUOTE.search(view.output) is not None
+    return ">" in view.output and _QUOTE.search(view.output) is not None

@@ -22,8 +22,11 @@ _UNIT = re.compile(
     re.I,
 )
 _FRACTION = re.compile(r"(?<![\d.,/])(?:(\d{1,4})[ -])?(\d{1,3})/(\d{1,3})(?![\d/])")
+_TIMES = re.compile(r"(?<=\d)[xX×](?=\d)")  # 12x18, 4x2.3 GHz
 _VULGAR = re.compile(r"(\d{0,4}) ?([¼½¾⅐-⅞])")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f'’]\d{3})+(?![\d])")
+_NARROW = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f]\d{3})+(?!\d)")
+_SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)")  # where a comma is the decimal separator
 _ORDINAL = frozenset({"st", "nd", "rd", "th", "er", "e", "ème", "º", "ª", "o", "a", "s", "ers"})
 _DIMENSION = re.compile(r"\s*(?:[a-z\"'″′]{0,4})\s*[x×*]\s*\d", re.I)
 _DIGIT = re.compile(r"\d")
@@ -104,8 +107,12 @@ def _is_label(text: str, name: str, found: re.Match[str]) -> bool:
 
 def quantities(text: str, decimal: str | None) -> Iterator[Quantity]:
     """Numbers of a text in order, fractions read as decimals."""
+    if decimal is not None:
+        text = (_SPACED if decimal == "," else _NARROW).sub(_joined, text)
     if "/" in text:
         text = _FRACTION.sub(_as_decimal, text)
+    if "x" in text or "X" in text or "×" in text:
+        text = _TIMES.sub(" x ", text)
     if not text.isascii():
         text = _VULGAR.sub(_vulgar_as_decimal, text)
     for found in _NUMBER.finditer(text):
@@ -116,22 +123,15 @@ def quantities(text: str, decimal: str | None) -> Iterator[Quantity]:
             yield Quantity(found.group(), (), 0, None, found.group())
             continue
         unit, unit_end = _unit_after(text, end, post)
+        values = number_values(num, decimal)
         if post and unit is None and post.lower() not in _ORDINAL:
-            split = _times(post)
-            if split is None:
-                yield Quantity(found.group(), number_values(num, decimal), decimals, None, found.group())
-                continue
-            yield Quantity(num, number_values(num, decimal), decimals, None)
-            yield Quantity(split, number_values(split, decimal), 0, None)
+            if post in ("k", "K"):  # 65K colours, 65,000 colours
+                values += tuple(value * 1000 for value in values)
+            yield Quantity(found.group(), values, decimals, None, found.group())
             continue
         if unit is None and _DIMENSION.match(text, end):
             unit = _unit_of_dimensions(text, end)
-        yield Quantity(text[found.start() : unit_end], number_values(num, decimal), decimals, unit)
-
-
-def _times(post: str) -> str | None:
-    """The second number of `12x18`; empty suffixes and units were handled before."""
-    return post[1:] if post[0] in "xX×" and post[1:].isdecimal() else None
+        yield Quantity(text[found.start() : unit_end], values, decimals, unit)
 
 
 def _unit_of_dimensions(text: str, end: int) -> tuple[Unit, ...] | None:
@@ -149,6 +149,10 @@ def _as_decimal(found: re.Match[str]) -> str:
     return f"{whole + top / bottom:.6g}"
 
 
+def _joined(found: re.Match[str]) -> str:
+    return re.sub(r"\D", "", found.group())
+
+
 def _vulgar_as_decimal(found: re.Match[str]) -> str:
     return f"{int(found[1] or 0) + unicodedata.numeric(found[2]):.6g}"
 
@@ -159,6 +163,7 @@ class SourceNumbers:
     def __init__(self, text: str) -> None:
         self.units: dict[float, set[Unit | None]] = {}
         self.found: list[tuple[float, Unit]] = []
+        self.coded: set[float] = set()
         self.raw = set(re.findall(r"\d+(?:[.,]\d+)*", text))
         for fractions in (False, True):  # once with 1/2 as two numbers, once as 0.5
             if fractions and "/" not in text:
@@ -178,6 +183,9 @@ class SourceNumbers:
                 self.units.setdefault(value, set()).add(None)
 
     def _add(self, quantity: Quantity) -> None:
+        if quantity.code:  # "3G" says nothing of 3 grams, "3pockets" that there are 3
+            self.coded.update(quantity.values)
+            return
         for value in quantity.values:
             known = self.units.setdefault(value, set())
             if quantity.unit is None:
@@ -188,7 +196,9 @@ class SourceNumbers:
 
     def has_number(self, quantity: Quantity) -> bool:
         number = re.match(r"\d+(?:[.,]\d+)*", quantity.text)
-        return (number is not None and number.group() in self.raw) or any(v in self.units for v in quantity.values)
+        return (number is not None and number.group() in self.raw) or any(
+            v in self.units or v in self.coded for v in quantity.values
+        )
 
     def has_quantity(self, quantity: Quantity) -> bool:
         """The same value with a compatible unit, or with none at all."""
@@ -244,11 +254,26 @@ def _literal(needle: str, text: str) -> bool:
     return False
 
 
+def _all_literal(output: str, source_lower: str) -> bool:
+    """Whether every piece with a digit, with the piece behind it, stands in the source: the usual case, and a cheap test."""
+    if len(source_lower) > 50_000:
+        return False
+    source = f" {' '.join(source_lower.split())} "
+    pieces = output.lower().split()
+    last = len(pieces) - 1
+    for i, piece in enumerate(pieces):
+        if piece.isalpha() or _DIGIT.search(piece) is None:
+            continue
+        if f" {piece} {pieces[i + 1]} " not in source if i < last else f" {piece} " not in source:
+            return False
+    return True
+
+
 def unproven_quantities(
     output: str, source_lower: str, source: str, locale: str
 ) -> Iterator[tuple[Quantity, SourceNumbers]]:
     """Quantities of the output that do not stand in the source letter for letter, with the source's numbers."""
-    if _DIGIT.search(output) is None:
+    if _DIGIT.search(output) is None or _all_literal(output, source_lower):
         return
     numbers: SourceNumbers | None = None
     seen: set[str] = set()

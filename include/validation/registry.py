@@ -14,7 +14,7 @@ from typing import NamedTuple
 from include.validation.view import View
 
 Check = Callable[[View], bool]
-MODULES = ("answers", "characters", "leaks", "markup", "repetition", "languages", "facts", "lengths")
+MODULES = ("answers", "characters", "leaks", "injection", "markup", "repetition", "languages", "facts", "lengths")
 
 
 class Validator(NamedTuple):

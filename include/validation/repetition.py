@@ -16,49 +16,67 @@ _LONG_TOKEN = 16
 
 
 def repeated_ngram_ratio(tokens: Sequence[str], n: int = 3) -> float:
-    """Share of n-grams that were there before: 1 - distinct / all; 0 for texts shorter than n + 2 tokens."""
+    """Share of n-grams that were there before: 1 - distinct / all; 0 for texts shorter than n."""
     total = len(tokens) - n + 1
-    if total < 3:
-        return 0.0
-    return 1 - len(set(zip(*(tokens[i:] for i in range(n)), strict=False))) / total
+    return 1 - len(set(zip(*(tokens[i:] for i in range(n)), strict=False))) / total if total > 0 else 0.0
 
 
 def has_loop(tokens: Sequence[str]) -> bool:
-    """A phrase of two or more words three times running, or one word four times. Linear: one pass per phrase length.
+    """A phrase that runs on: one to four words four times, or five and more words three times. One pass per
+    phrase length that the text suggests.
 
-    `12 x 12 x 12` and `New York New York` are no loops.
+    `12 x 12 x 12 in`, `New York New York` and `Let it snow! Let it snow! Let it snow!` are no loops.
     """
-    size = len(tokens)
-    for period in range(1, min(_MAX_PERIOD, size // 3) + 1):
-        needed = period * 2 if period > 1 else 3
+    for period in sorted(_periods(tokens)):
+        needed = period * (3 if period < 5 else 2)
         run = 0
-        for i in range(period, size):
+        for i in range(period, len(tokens)):
             run = run + 1 if tokens[i] == tokens[i - period] else 0
-            if run >= needed:
-                phrase = tokens[i - period + 1 : i + 1]
-                if any(t.isalpha() for t in phrase):  # number patterns such as "5 x 5 x 5 x 5" are sizes
-                    return sum(map(len, phrase)) > 2 or run >= 7
+            if run >= needed and any(map(str.isalpha, tokens[i - period + 1 : i + 1])):  # "5 x 5 x 5" is a size
+                return True
     return False
+
+
+def _periods(tokens: Sequence[str]) -> set[int]:
+    """Distances at which a 3-gram comes again: the only phrase lengths that can run on."""
+    last: dict[tuple[str, str, str], int] = {}
+    found: set[int] = set()
+    for i, gram in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
+        before = last.get(gram)
+        if before is not None and i - before <= _MAX_PERIOD:
+            found.add(i - before)
+        last[gram] = i
+    return found
+
+
+def is_doubled(tokens: Sequence[str]) -> bool:
+    """Whether the text is one phrase of three or more words said twice."""
+    half, odd = divmod(len(tokens), 2)
+    return half > 2 and not odd and tokens[:half] == tokens[half:]
 
 
 @validator("repetition")
 def repetition(view: View) -> bool:
-    """More repeated 3-grams than `max_repeated_ngram_ratio`, or a phrase in a loop."""
+    """More repeated 3-grams than `max_repeated_ngram_ratio` (from 14 words), a phrase in a loop, or the text said twice."""
     tokens = view.tokens
-    if len(tokens) < 4 or len(set(tokens)) == len(tokens):
+    if len(tokens) < 4:
         return False
-    ratio = repeated_ngram_ratio(tokens) if len(tokens) > 4 else 1.0
-    return ratio > 0 and ((ratio > view.settings.max_repeated_ngram_ratio and len(tokens) > 4) or has_loop(tokens))
+    if len(tokens) < 14:
+        return len(set(tokens)) < len(tokens) and (is_doubled(tokens) or has_loop(tokens))
+    ratio = repeated_ngram_ratio(tokens)
+    return ratio > view.settings.max_repeated_ngram_ratio or (ratio > 0 and (has_loop(tokens) or is_doubled(tokens)))
 
 
 @validator("char_repetition")
 def char_repetition(view: View) -> bool:
     """One character in a long run, or a short string four times running without spaces (also in scripts without spaces)."""
-    if max(map(len, view.tokens), default=0) < 8:
-        return False
-    if _RUN.search(view.lower):
-        return True
-    return any(_TIGHT.search(token) is not None for token in view.tokens if len(token) >= _LONG_TOKEN)
+    for token in view.tokens:
+        size = len(token)
+        if size > 8 and len(set(token)) < size - 7 and _RUN.search(token):
+            return True
+        if size >= _LONG_TOKEN and _TIGHT.search(token):
+            return True
+    return False
 
 
 @validator("copied_through")

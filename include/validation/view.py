@@ -14,6 +14,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from include.records import Listing
 from include.settings import ValidatorSettings
+from include.validation.counting import count_sentences
+from include.validation.orders import has_injection
 from include.validation.quantities import Quantity, SourceNumbers, unproven_quantities
 
 T = TypeVar("T")
@@ -84,8 +86,10 @@ class TaskContext(NamedTuple):
     settings: ValidatorSettings
     thinking: bool
     special_tokens: re.Pattern[str] | None  # of the task model's tokenizer
+    special_starts: str  # their first characters
     banned: Mapping[str, re.Pattern[str]]  # by merchant_id; "*" is every merchant
     instructions: frozenset[tuple[str, ...]]  # six-word runs of the prompt's own instructions
+    starts: frozenset[tuple[str, ...]]  # three-word runs in them
 
 
 class View:
@@ -98,7 +102,6 @@ class View:
         self.answered = answered  # False: thinking was on and never ended
         self.settings = task.settings
         self.ascii = output.isascii()
-        self.chars = frozenset(output)
 
     @lazy
     def lower(self) -> str:
@@ -150,9 +153,21 @@ class View:
 
     @lazy
     def novel_words(self) -> list[str]:
-        """The output's words that the source does not hold."""
-        known = self.source_words
-        return [word for word in self.words if word not in known]
+        """The output's words that the source does not hold, not even as a part of a word."""
+        source = self.source_lower
+        if len(source) > 8000:  # many searches in a long text: a set of its words costs less
+            known = self.source_words
+            return [word for word in self.words if word not in known]
+        return [word for word in self.words if word not in source]
+
+    @lazy
+    def suspicious(self) -> bool:
+        """Whether the source gives orders to a model."""
+        return has_injection(self.source_lower)
+
+    @lazy
+    def sentences(self) -> int:
+        return count_sentences(self.output)
 
     @lazy
     def unproven(self) -> list[tuple[Quantity, SourceNumbers]]:
