@@ -17,6 +17,7 @@ import numpy as np
 from include.judging.estimation import JudgeAccuracy
 
 BOOTSTRAP_REPLICATIONS = 1000
+MANY_DOCUMENTS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,9 @@ def clustered_rate(rows: Sequence[Comparison], hit: Callable[[Comparison], bool]
     """Weighted share of hits and its effective count of independent rows.
 
     The variance is the linearised one for a ratio of cluster totals (Cochran 1977, chapter 11), with documents as
-    clusters; the effective count is p(1-p)/variance, never more than Kish's count for the weights. With no variance to
-    be seen (all hits, or none) it is the number of documents. (nan, 0.0) without rows.
+    clusters; the effective count is p(1-p)/variance. With few documents that estimate is shaky, and it is held to Kish's
+    count for the weights; with many it is used as it is, since truncating it would widen every interval. With no
+    variance to be seen (all hits, or none) the count is the number of documents. (nan, 0.0) without rows.
     """
     total = sum(row.weight for row in rows)
     if not rows or total <= 0:
@@ -53,7 +55,9 @@ def clustered_rate(rows: Sequence[Comparison], hit: Callable[[Comparison], bool]
     if documents < 2 or not 0 < rate < 1:
         return rate, min(kish, float(documents))
     variance = documents / (documents - 1) * sum(r * r for r in residuals.values()) / total**2
-    return rate, min(kish, rate * (1 - rate) / variance) if variance > 0 else kish
+    if variance <= 0:
+        return rate, kish
+    return rate, min(kish * (1 if documents < MANY_DOCUMENTS else 2), rate * (1 - rate) / variance)
 
 
 def measured_accuracy(rows: Sequence[Comparison]) -> JudgeAccuracy:
