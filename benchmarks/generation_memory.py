@@ -56,6 +56,9 @@ class InstantEngine:
     def metrics(self) -> EngineMetrics:
         return EngineMetrics()
 
+    def pids(self) -> set[int]:
+        return set()
+
     def shutdown(self) -> None: ...
 
 

@@ -65,6 +65,9 @@ class StubEngine:
     def metrics(self) -> EngineMetrics:
         return EngineMetrics(start_seconds=1.0, prefix_cache_queries=100, prefix_cache_hits=40)
 
+    def pids(self) -> set[int]:
+        return set()
+
     def shutdown(self) -> None:
         self.ended = True
 

@@ -19,6 +19,7 @@ from include.extraction.cleaning import LoneSurrogateError, clean
 from include.extraction.keys import Keys, in_holdout, key_function, prompt_texts, says_something, scope_of, short_hash
 from include.extraction.listings import MAX_ID_CHARS, CleanListing, RowError, as_text, to_listing
 from include.extraction.shards import ShardWriter, plan_bins, shard_count
+from include.measurements import rows_worth_a_start
 from include.partitions import PartWriter
 from include.records import EndedCopy, QuarantinedRow, RunCounts
 from include.runs import Run
@@ -121,8 +122,10 @@ class _TaskWork:
         self.work.flush()
         self.refused.flush()
         self.ended.flush()
-        pipeline = self.run.spec.settings.pipeline
-        bins, rows = plan_bins(self.work.rows, max_bins=pipeline.max_bins, min_rows_per_bin=pipeline.min_rows_per_bin)
+        settings = self.run.spec.settings
+        pipeline = settings.pipeline
+        least = max(pipeline.min_rows_per_bin, rows_worth_a_start(settings, settings.task(self.name).engine))
+        bins, rows = plan_bins(self.work.rows, max_bins=pipeline.max_bins, min_rows_per_bin=least)
         check = RunCounts.from_dict(self.counts.to_dict())
         check.accepted = self.accepted
         check.check_closed()

@@ -179,6 +179,9 @@ class EndpointEngine:
     def metrics(self) -> EngineMetrics:
         return self._started
 
+    def pids(self) -> set[int]:
+        return set()
+
     def shutdown(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()

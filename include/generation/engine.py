@@ -116,6 +116,9 @@ class Engine(Protocol):
     def metrics(self) -> EngineMetrics:
         """Never raises; unknown values are None."""
 
+    def pids(self) -> set[int]:
+        """The engine's own processes; none for an endpoint."""
+
     def shutdown(self) -> None:
         """Ends the engine's processes within a deadline, by force after it. Never raises; safe to call twice."""
 

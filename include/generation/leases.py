@@ -1,7 +1,8 @@
 """One engine per GPU on a host, whatever the scheduler thinks: file locks that the kernel drops with their holder.
 
 Every GPU of the machine has one lock file; without a GPU the machine has one slot, `cpu`. The holder writes its process
-id into the file for others to name. The lock is the truth: a file without a lock means nothing.
+id and its engine's into the file: for others to name, and for the next holder to end what a killed one left behind. The
+lock is the truth: a file without a lock means nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from include.generation.engine import EngineStartError
+from include.generation.processes import end_processes
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +52,21 @@ def is_cpu_build() -> bool:
         return False
 
 
-def visible_gpus() -> list[Gpu]:
-    """The host's GPUs that CUDA_VISIBLE_DEVICES leaves to this process; empty without a driver."""
+def all_gpus() -> list[Gpu]:
+    """The host's GPUs; empty without a driver."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception:
         return []
+    return [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+
+
+def visible_gpus() -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves to this process."""
     allowed = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
-    gpus = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    return [gpu for gpu in gpus if not allowed or str(gpu.index) in allowed or gpu.uuid in allowed]
+    return [gpu for gpu in all_gpus() if not allowed or str(gpu.index) in allowed or gpu.uuid in allowed]
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
@@ -70,16 +78,73 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     return Gpu(index, uuid, name, major * 10 + minor, memory.total / 2**20, memory.used / 2**20, holders)
 
 
-def _try_lock(path: Path) -> int | None:
+@dataclass(slots=True)
+class _Lock:
+    name: str
+    descriptor: int
+
+    def write(self, engine: Iterable[tuple[int, float]] = ()) -> None:
+        content = json.dumps({"pid": os.getpid(), "engine": list(engine)}).encode()
+        os.pwrite(self.descriptor, content, 0)
+        os.ftruncate(self.descriptor, len(content))
+
+    def release(self) -> None:
+        os.close(self.descriptor)
+
+
+class Lease:
+    """Devices held by this process."""
+
+    def __init__(self, locks: Sequence[_Lock], gpus: bool) -> None:
+        self._locks, self._gpus = locks, gpus
+        self.names = [lock.name for lock in locks]
+
+    def record(self, engine_pids: Iterable[int]) -> None:
+        """Notes the engine's processes, with their start times, so that the next holder can tell them from others."""
+        engine = []
+        for pid in engine_pids:
+            with suppress(psutil.Error):
+                engine.append((pid, psutil.Process(pid).create_time()))
+        for lock in self._locks:
+            lock.write(engine)
+
+    def wait_until_free(self, seconds: float = 30.0) -> None:
+        """Waits until the devices' memory is back after an engine's end; a new engine would find it short otherwise."""
+        until = time.monotonic() + seconds
+        while self._gpus and time.monotonic() < until:
+            ours = [gpu for gpu in all_gpus() if gpu.uuid in self.names]
+            if not any(gpu.used_mb > BUSY_MB for gpu in ours):
+                return
+            time.sleep(0.5)
+
+
+def _reap(content: str) -> None:
+    """Ends the engine processes that a former holder recorded and left; a recycled process id has another start time."""
+    try:
+        recorded = [(int(pid), float(started)) for pid, started in json.loads(content)["engine"]]
+    except (ValueError, KeyError, TypeError):
+        return
+    left = []
+    for pid, started in recorded:
+        with suppress(psutil.Error):
+            if abs(psutil.Process(pid).create_time() - started) < 1.0:
+                left.append(pid)
+    if left:
+        log.warning("ending engine processes %s of a former holder", left)
+        end_processes(left, grace_seconds=2.0)
+
+
+def _try_lock(name: str, path: Path) -> _Lock | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "since": time.time()}).encode(), 0)
-    return descriptor
+    _reap(os.pread(descriptor, 1 << 20, 0).decode("utf-8", "replace"))
+    lock = _Lock(name, descriptor)
+    lock.write()
+    return lock
 
 
 def _holder(path: Path) -> str:
@@ -89,32 +154,32 @@ def _holder(path: Path) -> str:
         return "an unknown process"
 
 
-def _take(folder: Path, gpus: Sequence[Gpu] | None, count: int) -> tuple[list[tuple[str, int]], list[str]]:
+def _take(folder: Path, gpus: Sequence[Gpu] | None, count: int) -> tuple[list[_Lock], list[str]]:
     """(locks taken, why the others were not): all `count` locks, or none."""
-    taken: list[tuple[str, int]] = []
+    taken: list[_Lock] = []
     reasons = []
     for name, gpu in [("cpu", None)] if gpus is None else [(gpu.uuid, gpu) for gpu in gpus]:
         if len(taken) == count:
             break
         path = folder / f"{name}.lock"
-        descriptor = _try_lock(path)
-        if descriptor is None:
+        lock = _try_lock(name, path)
+        if lock is None:
             reasons.append(f"{name} is leased by {_holder(path)}")
         elif gpu is not None and gpu.used_mb > BUSY_MB and gpu.holders:
-            os.close(descriptor)
+            lock.release()
             reasons.append(f"GPU {gpu.index} holds {gpu.used_mb:.0f} MB of processes {list(gpu.holders)}")
         else:
-            taken.append((name, descriptor))
+            taken.append(lock)
     if len(taken) < count:
-        for _, descriptor in taken:
-            os.close(descriptor)
+        for lock in taken:
+            lock.release()
         taken = []
     return taken, reasons
 
 
 @contextmanager
-def device_lease(count: int = 1, *, wait_seconds: float = 0.0, folder: Path | None = None) -> Iterator[list[str]]:
-    """Holds `count` free GPUs (or the machine's CPU slot) and sets CUDA_VISIBLE_DEVICES to them; yields their names.
+def device_lease(count: int = 1, *, wait_seconds: float = 0.0, folder: Path | None = None) -> Iterator[Lease]:
+    """Holds `count` free GPUs (or the machine's CPU slot) and sets CUDA_VISIBLE_DEVICES to them.
 
     Waits up to `wait_seconds`, then raises EngineStartError: `gpu_busy` with the holders' process ids, or `no_gpu` where
     a GPU build of vLLM finds fewer GPUs than wanted.
@@ -138,16 +203,17 @@ def device_lease(count: int = 1, *, wait_seconds: float = 0.0, folder: Path | No
         if time.monotonic() >= gives_up:
             raise EngineStartError(f"no free device: {'; '.join(reasons)}; tried again later", kind="gpu_busy")
         time.sleep(min(2.0, max(0.1, gives_up - time.monotonic())))
-    names = [name for name, _ in taken]
+    lease = Lease(taken, gpus is not None)
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     if gpus is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)
-    log.info("device lease: %s", ", ".join(names))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(lease.names)
+    log.info("device lease: %s", ", ".join(lease.names))
     try:
-        yield names
+        yield lease
     finally:
-        for _, descriptor in taken:
-            os.close(descriptor)
+        for lock in taken:
+            lock.write()
+            lock.release()
         if before is None:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         else:

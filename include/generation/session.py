@@ -24,7 +24,7 @@ from typing import Any
 
 from include.generation.engine import Engine, EngineDeadError, EngineError, Output, Request, open_engine
 from include.generation.ladder import RUNGS, demoted
-from include.generation.leases import device_lease
+from include.generation.leases import Lease, device_lease
 from include.generation.metrics import Tally
 from include.generation.preflight import check_profile
 from include.generation.window import run_window
@@ -47,7 +47,7 @@ class Session:
         self._open = open_engine
         self._engine: Engine | None = None
         self._rung = 0
-        self._has_device = False
+        self._device: Lease | None = None
         self._deaths = 0
         self._breaking_rows = 0
         self._demotions: list[dict[str, Any]] = []
@@ -166,6 +166,8 @@ class Session:
             self._take_device(profile)
             log.info("starting engine %s (%s)", profile.name, profile.model)
             began = time.monotonic()
+            if self._device is not None and self.tally.engine_starts:
+                self._device.wait_until_free()
             try:
                 self._engine = self._held.enter_context(self._open(profile, adapters=self.adapters))
             except EngineError as error:
@@ -176,16 +178,17 @@ class Session:
             finally:
                 self.tally.start_seconds += time.monotonic() - began
             self.tally.engine_starts += 1
+            if self._device is not None:
+                self._device.record(self._engine.pids())
         return self._engine
 
     def _take_device(self, profile: EngineProfile) -> None:
         """Once per session; an endpoint needs none."""
-        if self._has_device or profile.kind != "vllm":
+        if self._device is not None or profile.kind != "vllm":
             return
         check_profile(profile)
         count = int(profile.engine_args.get("tensor_parallel_size", 1))
-        self._lease.enter_context(device_lease(count, wait_seconds=profile.lease_wait_s))
-        self._has_device = True
+        self._device = self._lease.enter_context(device_lease(count, wait_seconds=profile.lease_wait_s))
         check_profile(profile, device=True)
 
     def _stop(self) -> None:

@@ -24,6 +24,7 @@ from include.generation.engine import (
     TokenLogprob,
 )
 from include.generation.failures import explain
+from include.generation.leases import visible_gpus
 from include.generation.processes import child_pids, deadline, end_processes
 from include.settings import EngineProfile, resolve_path
 
@@ -127,6 +128,7 @@ class VllmEngine:
             "engine": "vllm",
             "version": self._version,
             "model": self.profile.model,
+            "device": ", ".join(gpu.name for gpu in visible_gpus()) or "cpu",
             "dtype": str(config.dtype),
             "quantization": config.quantization,
             "max_model_len": self._max_model_len,
@@ -216,6 +218,8 @@ class VllmEngine:
                     setattr(values, field, int(found[name]) - self._baseline.get(field, 0))
             if (use := found.get("vllm:kv_cache_usage_perc")) is not None:
                 values.kv_cache_use_peak = max(values.kv_cache_use_peak or 0.0, float(use))
+            if gpus := visible_gpus():
+                values.peak_gpu_memory_mb = max(values.peak_gpu_memory_mb or 0.0, *(gpu.used_mb for gpu in gpus))
         except Exception as error:
             log.debug("metrics unavailable: %s", error)
 

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
+from include import measurements
 from include.generation.answers import Pending, first_request, generation_of, next_request
 from include.generation.engine import Request
 from include.generation.fingerprint import part_fingerprint
@@ -114,6 +115,9 @@ def generate_bin(run: Run, task: str, bin_index: int) -> dict[str, Any]:
             "stopped": worker.stopped.reason if worker.stopped else "",
             **session.report(),
         }
+        if session.tally.requests and manifest["requests_per_s"]:
+            start, rate = manifest["engine_start_s"], manifest["requests_per_s"]
+            measurements.record(run.spec.settings, worker.profile.name, start_s=start, requests_per_s=rate)
         # On disk before the engine goes: an engine that will not end must not cost the result.
         run.store.write_json(run.manifest(task, "generate", bin_index), manifest)
     return manifest

@@ -49,3 +49,55 @@ def warehouse_url(empty_url: str) -> str:
     """URL of a migrated, empty warehouse of each kind."""
     migrate(empty_url)
     return empty_url
+
+
+@pytest.fixture(scope="session")
+def default_model():
+    """Folder of the default model, made once and kept."""
+    from include.generation.model import prepare_default_model
+
+    return prepare_default_model()
+
+
+@pytest.fixture(scope="session")
+def adapter(default_model, tmp_path_factory: pytest.TempPathFactory):
+    """A LoRA adapter folder of the default model with random weights, strong enough to change what it says."""
+    import json
+
+    import torch
+    from safetensors.torch import save_file
+
+    folder = tmp_path_factory.mktemp("adapter")
+    generator = torch.Generator().manual_seed(7)
+    prefix = "base_model.model.model.layers"
+    weights = {
+        f"{prefix}.{layer}.self_attn.q_proj.lora_{side}.weight": torch.randn(shape, generator=generator)
+        for layer in range(30)
+        for side, shape in (("A", (8, 576)), ("B", (576, 8)))
+    }
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": 8,
+        "lora_alpha": 16,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": str(default_model),
+        "bias": "none",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cpu_engine(default_model, adapter):
+    """One real CPU engine of the default profile for all tests that want answers in their own process.
+
+    It serves the base model and the random adapter.
+    """
+    from include.generation.engine import open_engine
+    from include.settings import load_settings
+
+    profile = load_settings().engines["cpu-smollm2"].model_copy(update={"lora": None})
+    with open_engine(profile, adapters=[str(adapter)]) as engine:
+        yield engine
