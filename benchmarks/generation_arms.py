@@ -32,9 +32,9 @@ def emit(**values: Any) -> None:
     print("RESULT " + json.dumps(values), flush=True)
 
 
-def request_of(item: WorkItem, task: TaskSettings) -> Request:
+def request_of(item: WorkItem, task: TaskSettings, profile: EngineProfile) -> Request:
     """The item's request. A category like `tokens=17` fixes its output length, for models of random weights."""
-    request = first_request(item, task)
+    request = first_request(item, task, profile)
     if item.category.startswith("tokens="):
         tokens = int(item.category.removeprefix("tokens="))
         sampling = {**request.sampling_params, "max_tokens": tokens, "ignore_eos": True}
@@ -51,7 +51,9 @@ class Bench:
         self.task = settings.task(task)
         self.profile: EngineProfile = settings.engines[self.task.engine]
         parts = self.run.work_parts(task, 0)
-        self.requests = [request_of(item, self.task) for item in self.run.store.read_rows(parts, WorkItem)]
+        self.requests = [
+            request_of(item, self.task, self.profile) for item in self.run.store.read_rows(parts, WorkItem)
+        ]
 
     def sampling(self, request: Request) -> dict[str, Any]:
         return {**self.profile.sampling_params, **request.sampling_params}

@@ -78,6 +78,7 @@ class Engines:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.opened: list[StubEngine] = []
+        self.adapters: list[Sequence[str]] = []
 
     def make(self, profile: EngineProfile) -> StubEngine:
         return StubEngine(profile, self.answer)
@@ -86,6 +87,7 @@ class Engines:
     def __call__(self, profile: EngineProfile, *, adapters: Sequence[str] = ()) -> Iterator[Engine]:
         engine = self.make(profile)
         self.opened.append(engine)
+        self.adapters.append(tuple(adapters))
         try:
             yield engine
         finally:
@@ -113,29 +115,38 @@ def make_run(
     model: str,
     shards: int = 2,
     engine: dict[str, Any] | None = None,
+    description_engine: dict[str, Any] | None = None,
     **task: Any,
 ) -> Run:
-    """A run with one bin of `shards` shards of the title task, on an engine profile of a local `model` folder."""
+    """A run with one bin of `shards` shards of the title task, on an engine profile of a local `model` folder.
+
+    With `description_engine`, the description task has the same work, on a profile that differs in these fields.
+    """
     values = load_settings().model_dump()
     values["pipeline"] |= {"data_url": str(folder), "rows_per_part": 5}
     values["tasks"]["title"] |= {"engine": "stub"} | task
     values["engines"]["stub"] = profile(model=model, **(engine or {})).model_dump()
+    values["tasks"]["description"]["engine"] = "stub-description"
+    changes = {"name": "stub-description", "model": model, **(engine or {}), **(description_engine or {})}
+    values["engines"]["stub-description"] = profile(**changes).model_dump()
+    tasks = ("title",) if description_engine is None else ("title", "description")
     start, end = interval_of(DAY)
     spec = RunSpec(
         run_id="test",
         partition_date=DAY,
         interval_start=start,
         interval_end=end,
-        enhancement_tasks=("title",),
+        enhancement_tasks=tasks,
         settings=Settings.model_validate(values),
     )
     run = Run.create(spec)
-    for shard in range(shards):
-        rows = [row for row in items if int(row.text_id, 16) % shards == shard]
-        run.store.write_part(f"{Run.work('title', shard)}/part-00000.parquet", WorkItem, rows)
-    run.store.write_json(Run.plan("title"), {"bins": [list(range(shards))], "rows": [len(items)], "counts": {}})
+    for name in tasks:
+        for shard in range(shards):
+            rows = [row for row in items if int(row.text_id, 16) % shards == shard]
+            run.store.write_part(f"{Run.work(name, shard)}/part-00000.parquet", WorkItem, rows)
+        run.store.write_json(Run.plan(name), {"bins": [list(range(shards))], "rows": [len(items)], "counts": {}})
     return run
 
 
-def generated(run: Run) -> list[Generation]:
-    return list(run.store.read_rows(Run.generated("title", 0), Generation))
+def generated(run: Run, task: str = "title") -> list[Generation]:
+    return list(run.store.read_rows(Run.generated(task, 0), Generation))

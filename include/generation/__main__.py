@@ -9,6 +9,7 @@ import argparse
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 from include.generation.model import DEFAULT_MODEL, ModelError, prepare_default_model
 
@@ -31,17 +32,21 @@ def main(arguments: list[str] | None = None) -> int:
     prepare.add_argument("--folder", type=Path, default=DEFAULT_MODEL)
     run = commands.add_parser("run", help="generate one bin of a run")
     run.add_argument("--run-dir", required=True, help="folder or URL of the run")
-    run.add_argument("--task", required=True, help="enhancement task, such as title")
+    run.add_argument("--task", required=True, action="append", help="enhancement task; repeat it to share one engine")
     run.add_argument("--bin", type=int, required=True, help="index of the bin in the task's plan")
     options = parser.parse_args(arguments)
     if options.command == "prepare-model":
         return _prepare(options.folder)
 
     from include.generation.child import run_child
-    from include.generation.worker import generate_bin
+    from include.generation.worker import generate_bins
     from include.runs import Run
 
-    return run_child(lambda: generate_bin(Run.open(options.run_dir), options.task, options.bin))
+    def stage() -> dict[str, Any]:
+        manifests = generate_bins(Run.open(options.run_dir), options.task, options.bin)
+        return manifests[options.task[0]] if len(options.task) == 1 else manifests
+
+    return run_child(stage)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,10 +29,15 @@ class Pending:
     kept_share: float = 1.0  # of the description, after shortening
 
 
-def first_request(item: WorkItem, task: TaskSettings) -> Request:
-    """The request of one work item. Its id is the text id."""
-    chat = messages(task.template, **listing_values(item, task.prompt_fields))
-    return Request(id=item.text_id, messages=chat, sampling_params=task.sampling_params, thinking=task.thinking)
+def first_request(item: WorkItem, task: TaskSettings, profile: EngineProfile) -> Request:
+    """The request of one work item. Its id is the text id; it names the task model's adapter, whoever shares the engine."""
+    return Request(
+        id=item.text_id,
+        messages=messages(task.template, **listing_values(item, task.prompt_fields)),
+        sampling_params={**profile.sampling_params, **task.sampling_params},
+        thinking=task.thinking,
+        adapter=profile.lora,
+    )
 
 
 def shortened(text: str, share: float) -> str:
@@ -49,7 +53,7 @@ def shortened(text: str, share: float) -> str:
     return text[: max(0, end)].rstrip()
 
 
-def next_request(pending: Pending, output: Output, task: TaskSettings, profile: EngineProfile) -> Request | None:
+def next_request(pending: Pending, output: Output, task: TaskSettings) -> Request | None:
     """The request to try once more, or None where the answer stands as it is. Counts the try in `pending`.
 
     Cut off: twice the tokens. Empty: another seed and at least a few tokens. Failed by no fault of the row: as it was.
@@ -59,7 +63,7 @@ def next_request(pending: Pending, output: Output, task: TaskSettings, profile: 
         return _shorter(pending, output, task)
     if output.row_at_fault or pending.attempts >= task.attempts:
         return None
-    sampling = {**profile.sampling_params, **task.sampling_params}
+    sampling = pending.request.sampling_params
     changes: dict[str, Any] = {}
     if not output.error:
         if output.finish_reason == "length":
@@ -71,12 +75,8 @@ def next_request(pending: Pending, output: Output, task: TaskSettings, profile: 
         else:
             return None
     pending.attempts += 1
-    pending.request = replace(pending.request, sampling_params=_merged(pending.request.sampling_params, changes))
+    pending.request = replace(pending.request, sampling_params={**sampling, **changes})
     return pending.request
-
-
-def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    return {**values, **changes}
 
 
 def _shorter(pending: Pending, output: Output, task: TaskSettings) -> Request | None:

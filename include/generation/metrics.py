@@ -25,6 +25,7 @@ class Tally:
     start_seconds: float = 0.0
     engine_starts: int = 0
     ended: list[EngineMetrics] = field(default_factory=list)
+    before: EngineMetrics = field(default_factory=EngineMetrics)  # what a shared engine had counted for others
 
     def count(self, output: Output) -> Output:
         """Counts one output and hands it on."""
@@ -44,9 +45,9 @@ class Tally:
 
     def prefix_cache_hit_rate(self, engines: list[EngineMetrics]) -> float | None:
         """Share of prompt tokens that the prefix cache served, as the engine counts; from the outputs where it does not."""
-        queries = sum(m.prefix_cache_queries or 0 for m in engines)
-        if queries:
-            return sum(m.prefix_cache_hits or 0 for m in engines) / queries
+        queries = sum(m.prefix_cache_queries or 0 for m in engines) - (self.before.prefix_cache_queries or 0)
+        if queries > 0:
+            return (sum(m.prefix_cache_hits or 0 for m in engines) - (self.before.prefix_cache_hits or 0)) / queries
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
     def report(self, live: EngineMetrics | None, profile: EngineProfile) -> dict[str, Any]:
@@ -67,7 +68,9 @@ class Tally:
             "output_tokens": self.output_tokens,
             "prefix_cache_hit_rate": _rounded(self.prefix_cache_hit_rate(engines)),
             "kv_cache_use_peak": _rounded(max(known["kv_cache_use_peak"], default=None)),
-            "preemptions": sum(known["preemptions"]) if known["preemptions"] else None,
+            "preemptions": (
+                sum(known["preemptions"]) - (self.before.preemptions or 0) if known["preemptions"] else None
+            ),
             "peak_gpu_memory_mb": _rounded(max(known["peak_gpu_memory_mb"], default=None)),
             "roofline_share": _rounded(
                 roofline_share(

@@ -19,10 +19,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from include.generation.engine import Engine, EngineDeadError, EngineError, Output, Request, open_engine
+from include.generation.engine import Engine, EngineDeadError, EngineError, EngineMetrics, Output, Request, open_engine
 from include.generation.ladder import RUNGS, demoted
 from include.generation.leases import Lease, device_lease
 from include.generation.metrics import Tally
@@ -198,6 +199,11 @@ class Session:
         began = time.monotonic()
         self._held.close()
         self.tally.start_seconds += time.monotonic() - began
+
+    def new_tally(self) -> None:
+        """Counts from here on for someone else, who shares the engine."""
+        before = replace(self._engine.metrics()) if self._engine is not None else EngineMetrics()
+        self.tally = Tally(before=before)
 
     def report(self) -> dict[str, Any]:
         """The session for a manifest: rates, cache use, starts, deaths and demotions; plain JSON values."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from include import measurements
@@ -25,7 +25,7 @@ STOP_POLL_SECONDS = 5.0
 
 
 class BinWorker:
-    """Generates the missing texts of one bin; see `generate_bin`."""
+    """Generates the missing texts of one bin; see `generate_bins`."""
 
     def __init__(self, run: Run, task: str, bin_index: int) -> None:
         settings = run.spec.settings
@@ -52,7 +52,7 @@ class BinWorker:
         try:
             for output in session.run(self._requests(), again=self.again):
                 pending = self.pending[output.id]
-                request = next_request(pending, output, self.task, self.profile)
+                request = next_request(pending, output, self.task)
                 if request is not None:
                     self.counts["retried"] += 1
                     self.again.append(request)
@@ -81,7 +81,7 @@ class BinWorker:
                 if self._stop_requested():
                     return
                 seen.add(item.text_id)
-                request = first_request(item, self.task)
+                request = first_request(item, self.task, self.profile)
                 if not self.pending and not self.progress.done:
                     self.progress.start()
                 self.pending[item.text_id] = Pending(item, shard, request)
@@ -97,27 +97,58 @@ class BinWorker:
 
 
 def generate_bin(run: Run, task: str, bin_index: int) -> dict[str, Any]:
-    """Generates one bin and writes manifest(task, "generate", bin), which it returns.
+    """Generates one bin of one enhancement task; see `generate_bins`. Returns its manifest."""
+    return generate_bins(run, [task], bin_index)[task]
 
-    Finished rows of an earlier try with the same part fingerprint are kept, and no engine starts when nothing is missing.
-    Raises EngineError when the engine cannot do it, SettingsError for an unknown task, IndexError for an unknown bin.
+
+def generate_bins(run: Run, tasks: Sequence[str], bin_index: int) -> dict[str, dict[str, Any]]:
+    """Generates one bin of several enhancement tasks, one after the other, and writes each manifest(task, "generate", bin).
+
+    Tasks whose engine profiles differ in name, lineage, adapter and sampling only share one engine. Finished rows of an
+    earlier try with the same part fingerprint are kept, and no engine starts when nothing is missing. Returns the
+    manifests by task. Raises EngineError when the engine cannot do it, SettingsError for an unknown task, IndexError for
+    an unknown bin.
     """
-    run.clear_stop(task, bin_index)
-    worker = BinWorker(run, task, bin_index)
-    check_profile(worker.profile)
-    with Session(worker.profile) as session:
-        worker.generate(session)
-        manifest = {
-            "task": task,
-            "bin": bin_index,
-            "rows": worker.progress.total,
-            "texts": dict(sorted(worker.counts.items())),
-            "stopped": worker.stopped.reason if worker.stopped else "",
-            **session.report(),
-        }
-        if session.tally.requests and manifest["requests_per_s"]:
-            start, rate = manifest["engine_start_s"], manifest["requests_per_s"]
-            measurements.record(run.spec.settings, worker.profile.name, start_s=start, requests_per_s=rate)
-        # On disk before the engine goes: an engine that will not end must not cost the result.
-        run.store.write_json(run.manifest(task, "generate", bin_index), manifest)
+    workers = [BinWorker(run, task, bin_index) for task in tasks]
+    for worker in workers:
+        run.clear_stop(worker.name, bin_index)
+        check_profile(worker.profile)
+    manifests: dict[str, dict[str, Any]] = {}
+    for shared in _by_engine(workers):
+        profile = shared[0].profile
+        adapters = [w.profile.lora for w in shared if w.profile.lora]
+        if len(shared) > 1:
+            profile = profile.model_copy(update={"lora": None, "sampling_params": {}})
+        with Session(profile, adapters=adapters) as session:
+            for worker in shared:
+                session.new_tally()
+                worker.generate(session)
+                manifests[worker.name] = _finish(worker, session)
+    return manifests
+
+
+def _by_engine(workers: Iterable[BinWorker]) -> list[list[BinWorker]]:
+    """Workers that can share an engine, together, in order."""
+    groups: dict[str, list[BinWorker]] = {}
+    for worker in workers:
+        own = {"name", "lineage", "lora", "sampling_params"}
+        groups.setdefault(worker.profile.model_dump_json(exclude=own), []).append(worker)
+    return list(groups.values())
+
+
+def _finish(worker: BinWorker, session: Session) -> dict[str, Any]:
+    """The bin's manifest, written before the engine goes: an engine that will not end must not cost the result."""
+    manifest = {
+        "task": worker.name,
+        "bin": worker.bin,
+        "rows": worker.progress.total,
+        "texts": dict(sorted(worker.counts.items())),
+        "stopped": worker.stopped.reason if worker.stopped else "",
+        **session.report(),
+        "engine_profile": worker.profile.name,
+    }
+    if session.tally.requests and manifest["requests_per_s"]:
+        start, rate = manifest["engine_start_s"], manifest["requests_per_s"]
+        measurements.record(worker.run.spec.settings, worker.profile.name, start_s=start, requests_per_s=rate)
+    worker.run.store.write_json(worker.run.manifest(worker.name, "generate", worker.bin), manifest)
     return manifest

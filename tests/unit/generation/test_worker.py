@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from include.generation import session as session_module
 from include.generation import worker as worker_module
 from include.generation.engine import EngineDeadError, Output, Request
 from include.generation.session import Session
-from include.generation.worker import generate_bin
+from include.generation.worker import generate_bins
 from include.runs import Run, StopMarker
 from tests.generating import Engines, StubEngine, generated, item, make_run, say
 
@@ -33,10 +34,13 @@ def generate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., t
     """Generates bin 0 with a stub engine; returns the manifest and the engines that were opened."""
     monkeypatch.setenv("LISTING_LEASE_DIR", str(tmp_path / "leases"))
 
-    def call(run: Run, answer: Any, engines: type[Engines] = Engines) -> tuple[dict[str, Any], Engines]:
+    def call(
+        run: Run, answer: Any, engines: type[Engines] = Engines, tasks: tuple[str, ...] = ("title",)
+    ) -> tuple[dict[str, Any], Engines]:
         made = engines(answer)
         monkeypatch.setattr(worker_module, "Session", lambda p, **k: Session(p, open_engine=made, **k))
-        return generate_bin(run, "title", 0), made
+        manifests = generate_bins(run, tasks, 0)
+        return (manifests["title"] if len(tasks) == 1 else manifests), made
 
     return call
 
@@ -247,3 +251,37 @@ def test_a_missing_model_fails_at_once_and_keeps_finished_rows(tmp_path: Path, m
     with pytest.raises(session_module.EngineError, match=r"no model at .*make prepare"):
         generate(run, say("mug"))
     assert len(generated(run)) == 5
+
+
+def test_task_models_on_one_base_share_one_engine(tmp_path: Path, model: str, generate) -> None:
+    run = make_run(
+        tmp_path,
+        [item(n) for n in range(6)],
+        model=model,
+        engine={"lora": "adapters/title", "sampling_params": {"top_p": 0.8}},
+        description_engine={"lora": "adapters/description", "sampling_params": {"top_p": 0.9}},
+    )
+    seen = []
+
+    def answer(request: Request) -> Output:
+        seen.append((request.adapter, request.sampling_params["top_p"]))
+        return say("mug")(request)
+
+    manifests, engines = generate(run, answer, tasks=("title", "description"))
+    assert len(engines.opened) == 1
+    assert engines.opened[0].profile.lora is None
+    assert engines.adapters == [("adapters/title", "adapters/description")]
+    assert set(seen) == {("adapters/title", 0.8), ("adapters/description", 0.9)}
+    assert [(m["texts"]["answered"], m["requests"]) for m in manifests.values()] == [(6, 6), (6, 6)]
+    assert [m["engine_starts"] for m in manifests.values()] == [1, 0]
+    assert [m["engine_profile"] for m in manifests.values()] == ["stub", "stub-description"]
+    assert len(generated(run)) == len(generated(run, "description")) == 6
+
+
+def test_task_models_on_other_bases_run_one_after_the_other(tmp_path: Path, model: str, generate) -> None:
+    other = Path(model).parent / "other"
+    shutil.copytree(model, other)
+    run = make_run(tmp_path, [item(n) for n in range(6)], model=model, description_engine={"model": str(other)})
+    _, engines = generate(run, say("mug"), tasks=("title", "description"))
+    assert [engine.profile.model for engine in engines.opened] == [model, str(other)]
+    assert len(generated(run)) == len(generated(run, "description")) == 6
