@@ -8,6 +8,8 @@ import logging
 import sys
 from typing import Any
 
+import fsspec
+
 from include.judging.labels import LabelsError
 from include.runs import Run
 from include.settings import SettingsError
@@ -28,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--labels", required=True, help="JSONL of source, output, label (1 = consistent)")
     command.add_argument("--out", required=True, help="calibration to write (JSON; .md and .png beside it)")
     command.add_argument("--stored-judge", help="calibrate a judge whose labels are stored with the pairs")
+    command.add_argument("--production", metavar="FILE", help="JSON of the judged mix to weight the pairs to")
     command.add_argument("--limit", type=int, help="use a seeded part of the pairs only")
     command.add_argument("--store", metavar="TASK", nargs="?", const="all", help="put it in force for TASK (or all)")
     return parser
@@ -38,8 +41,18 @@ def _calibrate(options: argparse.Namespace) -> dict[str, Any]:
     from include.judging.calibration import store_calibration
     from include.settings import load_settings
 
-    settings = load_settings()
-    found = calibrate(options.labels, options.out, settings, stored_judge=options.stored_judge, limit=options.limit)
+    settings, production = load_settings(), None
+    if options.production:
+        with fsspec.open(options.production, "rt", encoding="utf-8") as file:
+            production = json.load(file)
+    found = calibrate(
+        options.labels,
+        options.out,
+        settings,
+        stored_judge=options.stored_judge,
+        production=production,
+        limit=options.limit,
+    )
     print(report_text(found))
     refused = found.report["refusals"]
     if options.store is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from include.judging.calibration import Calibration
@@ -87,26 +87,44 @@ def calibrate(
         pairs = [pair for pair in pairs if pair.id in scores]
         model, rubric = stored_judge, "stored"
     else:
-        store = Store(str(Path(out).with_suffix("").resolve()) + ".answers" if "://" not in out else out + ".answers")
-        scores, reordered, speed = answers(pairs, store, settings, opener)
+        store, stem = _place(out)
+        scores, reordered, speed = answers(pairs, store.child(f"{stem}.answers"), settings, opener)
         extra |= {"speed": speed, "flips": flips(pairs, scores, reordered)}
         model, rubric = settings.engines[settings.judge.engine].lineage, rubric_version(settings.judge)
     if production is not None:
-        pairs, uncovered = reweighted(pairs, lambda pair: production_cell(pair.locale, scores.get(pair.id)), production)
-        extra["uncovered_cells"] = uncovered
+        pairs, extra["uncovered_cells"] = _to_production(pairs, scores, production)
     found = fit(pairs, scores, settings, judge_model=model, rubric=rubric, extra=extra)
     _write(found, pairs, scores, out)
     return found
 
 
-def production_cell(locale: str, score: JudgeScore | None) -> str:
+def production_cell(locale: str, verdict: JudgeVerdict) -> str:
     """The cell of the production mix that a judged text belongs to."""
-    return f"{locale}/{score.verdict.value if score else 'unanswered'}"
+    return f"{locale}/{verdict.value}"
+
+
+def _to_production(
+    pairs: Sequence[LabelledPair], scores: Mapping[str, JudgeScore], production: Mapping[str, float]
+) -> tuple[list[LabelledPair], list[str]]:
+    """Weights pairs to the mix by locale and verdict, or by verdict alone when some pair has no locale."""
+    by_locale = all(pair.locale for pair in pairs)
+    mix: defaultdict[str, float] = defaultdict(float)
+    for cell, share in production.items():
+        locale, _, verdict = cell.rpartition("/")
+        mix[production_cell(locale if by_locale else "", JudgeVerdict(verdict))] += share
+    judged = [pair for pair in pairs if pair.id in scores]
+    return reweighted(
+        judged, lambda pair: production_cell(pair.locale if by_locale else "", scores[pair.id].verdict), mix
+    )
+
+
+def _place(out: str) -> tuple[Store, str]:
+    folder, _, name = out.rpartition("/")
+    return Store(folder or "."), name.removesuffix(".json")
 
 
 def _write(found: Calibration, pairs: Sequence[LabelledPair], scores: Mapping[str, JudgeScore], out: str) -> None:
-    folder, _, name = out.rpartition("/")
-    store, stem = Store(folder or "."), name.removesuffix(".json")
+    store, stem = _place(out)
     rows = [
         compare(pair, scores[pair.id].verdict is JudgeVerdict.PASS, scores[pair.id].score)
         for pair in pairs

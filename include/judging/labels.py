@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from include.judging.rubric import judge_values
 from include.records import SampledText
 from include.settings import SettingsError, digest
@@ -115,7 +117,7 @@ def read_labels(path: str | Path) -> tuple[list[LabelledPair], list[str]]:
     pairs: dict[str, LabelledPair] = {}
     problems = []
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with fsspec.open(str(path), "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     pair = _pair(json.loads(line))
@@ -125,7 +127,7 @@ def read_labels(path: str | Path) -> tuple[list[LabelledPair], list[str]]:
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     problems.append(f"line {number}: {error}")
     except OSError as error:
-        raise LabelsError(f"cannot read labels from {path}: {error.strerror}") from error
+        raise LabelsError(f"cannot read labels from {path}: {error.strerror or error}") from error
     counts = Counter(pair.passed for pair in pairs.values())
     if min(counts[True], counts[False]) < 2:
         raise LabelsError(
