@@ -72,17 +72,28 @@ def _validator(max_claims: int, max_claim_chars: int) -> jsonschema.protocols.Va
     return jsonschema.Draft202012Validator(answer_schema(max_claims, max_claim_chars))
 
 
-def read_answer(text: str, judge: JudgeSettings) -> Answer:
-    """Reads one answer strictly: bare or fenced JSON, exact keys, exact verdict words, bounded lists, no NaN.
+def load_strict(text: str) -> Any:
+    """The value of a text that is one JSON value, bare or in a code fence; without NaN, repeats or anything around it.
 
-    Never raises; what cannot be read is JudgeVerdict.ERROR with the reason.
+    Raises ValueError.
     """
     body = text.strip()
     if fence := _FENCE.match(body):
         body = fence.group(1)
     try:
-        value = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+        return json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_answer(text: str, judge: JudgeSettings) -> Answer:
+    """Reads one answer strictly: bare or fenced JSON, exact keys, exact verdict words, bounded lists, no NaN.
+
+    Never raises; what cannot be read is JudgeVerdict.ERROR with the reason.
+    """
+    try:
+        value = load_strict(text)
+    except ValueError as error:
         return Answer(JudgeVerdict.ERROR, error=f"not JSON: {error}"[:200])
     fault = jsonschema.exceptions.best_match(_validator(judge.max_claims, judge.max_claim_chars).iter_errors(value))
     if fault is not None:

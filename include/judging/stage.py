@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from include.judging.calibration import judge_accuracy
-from include.judging.estimation import SampleSize, sample_size
+from include.judging.estimation import sample_size
 from include.judging.sampling import Draw, Stratum, allocate, collapse, draw_key
 from include.partitions import PartWriter
 from include.records import SampledText, Verdict
@@ -111,6 +111,3 @@ def _sampled(listings: list[Verdict], stratum: Stratum, weight: float) -> Sample
         attributes=first.attributes,
         output=first.output,
     )
-
-
-__all__ = ["SampleSize", "accepted", "finished_bins", "sample"]
