@@ -19,10 +19,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks import dummy_model
 from include.extraction.seed import read_csv
 from include.records import WorkItem
 from include.runs import Run, RunSpec, interval_of
@@ -34,6 +36,7 @@ FILES = ("listings_multimerchant_ccby.jsonl", "listings_amazon2020_cc0.jsonl")
 SAMPLES = PROJECT_ROOT / "include" / "samples" / "listings.csv"
 DAY = date(2026, 3, 1)
 SEED = 20260301
+LENGTHS = {"title": (12, 20), "description": (96, 160)}  # output tokens, for models without weights
 TARGET_RATIO, TARGET_GROWTH_MB = 0.97, 30.0
 MAX_CHARS = 2_500  # of a description, so that no prompt is over the default profile's limit
 
@@ -67,6 +70,13 @@ def work_items(rows: int, data: Path = DATA) -> tuple[list[WorkItem], str]:
     samples = [r for r in read_csv(SAMPLES, datetime.now(UTC)) if len(str(r["description"])) <= MAX_CHARS]
     repeated = (samples[n % len(samples)] for n in range(rows))
     return list(_items(iter(repeated))), f"no listings in {data}: {len(samples)} sample listings, repeated"
+
+
+def fixed_lengths(items: list[WorkItem], task: str) -> Iterator[WorkItem]:
+    """The items with an output length drawn for each, since a model without weights never ends by itself."""
+    draw = random.Random(SEED)
+    for item in items:
+        yield replace(item, category=f"tokens={draw.randint(*LENGTHS[task])}")
 
 
 def make_run(folder: Path, items: list[WorkItem], task: str, profile: str, changes: dict[str, Any]) -> Run:
@@ -112,10 +122,15 @@ class Arm:
             print(f"  [{self.name}] {line.rstrip()}", flush=True)
         raise RuntimeError(f"arm {self.name} ended with status {self.process.wait()}")
 
-    def measure(self) -> dict[str, Any]:
+    def start(self, what: str) -> None:
+        """Starts one repeat."""
         assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
+        self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
+
+    def measure(self, what: str) -> dict[str, Any]:
+        """One repeat from start to result."""
+        self.start(what)
         return self.result()
 
     def close(self) -> None:
@@ -124,35 +139,71 @@ class Arm:
         self.process.wait(timeout=120)
 
 
-def compare(run: Run, task: str, arms: list[str], repeats: int) -> dict[str, Any]:
-    """Requests per second of each arm and repeat. `llm_generate*` share one process and engine."""
-    processes: dict[str, Arm] = {}
+def host_of(arm: str) -> str:
+    """`llm_generate*` share one process and engine."""
+    return "llm_generate" if arm.startswith("llm_generate") else arm
+
+
+def compare(run: Run, task: str, arms: list[str], repeats: int, *, together: bool = True) -> dict[str, Any]:
+    """Requests per second of each arm and repeat.
+
+    `together`: all engines are up and the arms take turns. Otherwise one engine after the other, for a GPU that holds one.
+    """
     rates: dict[str, list[float]] = {name: [] for name in arms}
     details: dict[str, Any] = {}
-    try:
-        for name in arms:
-            host = "llm_generate" if name.startswith("llm_generate") else name
-            if host not in processes:
+    hosts = list(dict.fromkeys(map(host_of, arms)))
+    for group in [hosts] if together else [[host] for host in hosts]:
+        processes: dict[str, Arm] = {}
+        turn = [name for name in arms if host_of(name) in group]
+        try:
+            for host in group:
                 processes[host] = Arm(host, run, task)
                 details[host] = processes[host].result()  # ready; one at a time, since starts disturb each other
                 print(f"{host}: engine ready after {details[host]['start_s']:.0f} s", flush=True)
-        for repeat in range(repeats):
-            for name in arms[repeat % len(arms) :] + arms[: repeat % len(arms)]:
-                host = processes["llm_generate" if name.startswith("llm_generate") else name]
-                if host.name == "llm_generate":
-                    assert host.process.stdin is not None
-                    host.process.stdin.write(f"{name}\n")
-                    host.process.stdin.flush()
-                    found = host.result()
-                else:
-                    found = host.measure()
-                rates[name].append(found["requests"] / found["seconds"])
-                print(f"repeat {repeat + 1}, {name}: {rates[name][-1]:.2f} requests/s, {found}", flush=True)
-                details.setdefault("last", {})[name] = found
-    finally:
-        for arm in processes.values():
-            arm.close()
+            for repeat in range(repeats):
+                for name in turn[repeat % len(turn) :] + turn[: repeat % len(turn)]:
+                    found = processes[host_of(name)].measure(name)
+                    rates[name].append(found["requests"] / found["seconds"])
+                    print(f"repeat {repeat + 1}, {name}: {rates[name][-1]:.2f} requests/s, {found}", flush=True)
+                    details.setdefault("last", {})[name] = found
+        finally:
+            for arm in processes.values():
+                arm.close()
     return {"rates": rates, "details": details}
+
+
+def side_by_side(run: Run, task: str, engines: int, repeats: int) -> dict[str, Any]:
+    """Requests per second of several workers at once, each on a device of its own, and of one of them alone."""
+    workers = []
+    try:
+        for number in range(engines):
+            workers.append(Arm("worker", copy_of(run, task, number), task))
+            workers[-1].result()
+        alone = statistics.median(_rate([workers[0]]) for _ in range(repeats))
+        together = statistics.median(_rate(workers) for _ in range(repeats))
+    finally:
+        for arm in workers:
+            arm.close()
+    return {"engines": engines, "one": alone, "all": together, "scaling": round(together / alone, 3)}
+
+
+def _rate(workers: list[Arm]) -> float:
+    """Requests per second from the first start to the last end."""
+    began = time.monotonic()
+    for arm in workers:
+        arm.start("worker")
+    rows = sum(arm.result()["requests"] for arm in workers)
+    return rows / (time.monotonic() - began)
+
+
+def copy_of(run: Run, task: str, number: int) -> Run:
+    """The same work in a folder of its own, so that workers do not find each other's parts."""
+    items = list(run.store.read_rows(run.work_parts(task, 0), WorkItem))
+    store = run.store.child(f"copy-{number}")
+    store.write_bytes("run.json", run.spec.model_dump_json().encode())
+    store.write_part(f"{Run.work(task, 0)}/part-00000.parquet", WorkItem, items)
+    store.write_json(Run.plan(task), {"bins": [[0]], "rows": [len(items)], "counts": {}})
+    return Run.open(store.url)
 
 
 def memory_growth() -> dict[str, float]:
@@ -173,14 +224,22 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=400)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--dummy", action="store_true", help="a model of Qwen3-4B's shape without weights, on a GPU")
+    parser.add_argument("--engines", type=int, default=1, help="also this many workers side by side")
     parser.add_argument("--skip-memory", action="store_true")
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "build" / "bench" / "generation.json")
     options = parser.parse_args()
     items, source = work_items(options.rows)
     print(f"{source}; profile {options.profile}, task {options.task}", flush=True)
     folder = options.out.parent / f"generation-{time.time_ns()}"
-    run = make_run(folder, items, options.task, options.profile, options.changes)
-    found = compare(run, options.task, options.arms, options.repeats)
+    changes = options.changes
+    if options.dummy:
+        model = dummy_model.make(options.out.parent / "qwen3-4b-shape")
+        base = load_settings().engines[options.profile].engine_args | changes.get("engine_args", {})
+        changes |= {"model": str(model), "revision": None, "engine_args": base | {"load_format": "dummy"}}
+        items = list(fixed_lengths(items, options.task))
+    run = make_run(folder, items, options.task, options.profile, changes)
+    found = compare(run, options.task, options.arms, options.repeats, together=not options.dummy)
     medians = {name: statistics.median(rates) for name, rates in found["rates"].items()}
     others = [rate for name, rate in medians.items() if name != "worker"]
     result: dict[str, Any] = {
@@ -194,6 +253,8 @@ def main() -> int:
         "task": options.task,
         "details": found["details"],
     }
+    if options.engines > 1:
+        result["side_by_side"] = side_by_side(run, options.task, options.engines, options.repeats)
     if not options.skip_memory:
         result |= memory_growth()
     options.out.parent.mkdir(parents=True, exist_ok=True)
