@@ -93,7 +93,7 @@ def test_a_gpu_filled_by_a_stranger_is_busy_with_its_pid_and_is_retried(gpu_prof
         assert holder.stdout.readline() == "held\n"
         if len(all_gpus()) == 1:
             with (
-                pytest.raises(EngineStartError, match="holds .* MB of processes") as caught,
+                pytest.raises(EngineStartError, match=r"holds .* MB of processes") as caught,
                 Session(gpu_profile) as session,
             ):
                 list(session.run(chat(1)))
