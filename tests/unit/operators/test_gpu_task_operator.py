@@ -175,6 +175,13 @@ def test_the_module_stays_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": path}, timeout=120)
 
 
+def test_queue_pool_and_executor_config_pass_through() -> None:
+    task = operator("ok", queue="h200", pool="gpu", pool_slots=2, executor_config={"pod_override": "x"}, retries=4)
+    assert (task.queue, task.pool, task.pool_slots, task.retries) == ("h200", "gpu", 2, 4)
+    assert task.executor_config == {"pod_override": "x"}
+    assert "arguments" in task.template_fields
+
+
 def test_the_names_shared_with_the_child_agree() -> None:
     from include.generation import child
 
