@@ -8,7 +8,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param, TaskGroup, TriggerRule
 
 from include.settings import load_settings
 from listing_operators import stages
-from listing_operators.gpu import GPUTaskOperator
+from listing_operators.gpu import GPUTaskOperator, endpoint_connections
 
 SETTINGS = load_settings()
 PARAMS = {
@@ -60,6 +60,7 @@ def enhance_listings() -> None:
                     task_id="generate",
                     pool="gpu",
                     arguments=["include.generation", "run", "--run-dir", run_dir, "--task", name, "--bin", bin_index],
+                    connections=endpoint_connections(SETTINGS.engines[SETTINGS.tasks[name].engine]),
                 )
                 validate = task(trigger_rule=TriggerRule.ALL_DONE)(stages.validate)(run_dir, name, bin_index)
                 generate >> validate
@@ -70,6 +71,7 @@ def enhance_listings() -> None:
                 task_id="judge",
                 pool="gpu",
                 arguments=["include.judging", "score", "--run-dir", run_dir, "--task", name],
+                connections=endpoint_connections(SETTINGS.engines[SETTINGS.judge.engine]),
             )
             gate = task(retries=0)(stages.gate)(run_dir, name)
             load, reconcile = task(stages.load)(run_dir, name), task(stages.reconcile)(run_dir, name)

@@ -17,7 +17,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.observability.stats import Stats
 
-from include.settings import PROJECT_ROOT
+from include.settings import PROJECT_ROOT, EngineProfile
 from listing_operators.urls import connection_url
 
 if TYPE_CHECKING:
@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 
 # The names that include.generation.child reads and the status that it ends with; not imported, to keep parsing fast.
 PARENT_VARIABLE, RESULT_VARIABLE = "LISTING_PARENT_PID", "LISTING_RESULT_FILE"
+ENDPOINT_VARIABLE = "LISTING_ENDPOINT_URL"
 EXIT_NO_RETRY = 78
 GRACE_SECONDS = 20.0
 MAX_XCOM_BYTES = 32_768
 _METRICS = ("requests_per_s", "output_tokens_per_s", "prefix_cache_hit_rate", "kv_cache_use_peak", "preemptions")
+
+
+def endpoint_connections(profile: EngineProfile) -> dict[str, str]:
+    """The `connections` that a stage with this engine profile needs: its endpoint's, or none for an offline engine."""
+    return {ENDPOINT_VARIABLE: profile.connection} if profile.connection else {}
 
 
 class GPUTaskOperator(BaseOperator):

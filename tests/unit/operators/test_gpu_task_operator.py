@@ -183,7 +183,8 @@ def test_queue_pool_and_executor_config_pass_through() -> None:
 
 
 def test_the_names_shared_with_the_child_agree() -> None:
-    from include.generation import child
+    from include.generation import child, endpoint
 
+    assert gpu.ENDPOINT_VARIABLE == endpoint.ENDPOINT_VARIABLE
     assert (gpu.PARENT_VARIABLE, gpu.RESULT_VARIABLE) == (child.PARENT_VARIABLE, child.RESULT_VARIABLE)
     assert gpu.EXIT_NO_RETRY == child.EXIT_NO_RETRY
