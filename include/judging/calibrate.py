@@ -37,7 +37,7 @@ def reversed_source(values: Mapping[str, str]) -> dict[str, str]:
 
 def answers(
     pairs: Sequence[LabelledPair], store: Store, settings: Settings, opener: OpenJudge
-) -> tuple[dict[str, JudgeScore], dict[str, JudgeScore], dict[str, float]]:
+) -> tuple[dict[str, JudgeScore], dict[str, JudgeScore], dict[str, Any]]:
     """The judge's answers by pair id: as given, with reversed sources for a seeded subset, and its speed.
 
     Answers are kept in `store`, so that a second calibration of the same judge asks for new pairs only.
@@ -49,12 +49,12 @@ def answers(
     def rows_of(key: str) -> list[JudgeScore]:
         return [JudgeScore(text_id=key, stratum="", weight=1.0, verdict=JudgeVerdict.ERROR)]
 
-    tally = judge_parts(store, "answers", texts, rows_of, settings, judge_fingerprint(settings), opener)
+    tally, session = judge_parts(store, "answers", texts, rows_of, settings, judge_fingerprint(settings), opener)
     found = {row.text_id: row for row in store.read_rows("answers", JudgeScore) if row.text_id in texts}
     plain = {key: row for key, row in found.items() if not key.endswith(_REVERSED)}
     other = {key.removesuffix(_REVERSED): row for key, row in found.items() if key.endswith(_REVERSED)}
-    seconds = tally["milliseconds"] / 1000
-    return plain, other, {"asked": tally["asked"], "seconds": seconds, "retried": tally["retried"]}
+    speed = {"asked": tally["asked"], "retried": tally["retried"], "pairs_per_s": session.get("requests_per_s")}
+    return plain, other, speed
 
 
 def calibrate(

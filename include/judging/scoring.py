@@ -46,8 +46,26 @@ class Ask(Protocol):
         self, prompts: Iterable[tuple[str, Messages]], sampling_params: Mapping[str, Any]
     ) -> Iterator[Output]: ...
 
+    def report(self) -> dict[str, Any]:
+        """Figures of the session so far, for a manifest, with "requests_per_s"."""
+
 
 OpenJudge = Callable[[Settings], AbstractContextManager[Ask]]
+
+
+class SessionAsk:
+    """Asks through a generation session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(self, prompts: Iterable[tuple[str, Messages]], sampling_params: Mapping[str, Any]) -> Iterator[Output]:
+        return self._session.run(
+            Request(id=key, messages=chat, sampling_params=sampling_params) for key, chat in prompts
+        )
+
+    def report(self) -> dict[str, Any]:
+        return self._session.report()
 
 
 @contextmanager
@@ -57,11 +75,7 @@ def open_judge(settings: Settings) -> Iterator[Ask]:
     Asking raises EngineError with the engine's own reason.
     """
     with Session(settings.engines[settings.judge.engine]) as session:
-
-        def ask(prompts: Iterable[tuple[str, Messages]], sampling_params: Mapping[str, Any]) -> Iterator[Output]:
-            return session.run(Request(id=key, messages=chat, sampling_params=sampling_params) for key, chat in prompts)
-
-        yield ask
+        yield SessionAsk(session)
 
 
 def sampling_params(judge: JudgeSettings, attempt: int = 1) -> dict[str, Any]:
@@ -138,8 +152,10 @@ def judge_parts(
     settings: Settings,
     fingerprint: str,
     open_judge: OpenJudge,
-) -> Counter[str]:
-    """Judges texts (template values by id) into JudgeScore parts of a folder and returns what it did, as counts.
+) -> tuple[Counter[str], dict[str, Any]]:
+    """Judges texts (template values by id) into JudgeScore parts of a folder.
+
+    Returns what it did, as counts, and the engine session's figures (empty when no engine was needed).
 
     `rows_of` gives the rows that one text's answer fills. Texts that an earlier call with this fingerprint has answered
     are kept, other parts are removed, and no engine starts when nothing is left to ask.
@@ -151,6 +167,7 @@ def judge_parts(
     done = {row.text_id for row in store.read_rows(kept, JudgeScore)} & set(texts)
     pending = {key: values for key, values in texts.items() if key not in done}
     tally: Counter[str] = Counter(resumed=len(done))
+    session: dict[str, Any] = {}
     errors: list[JudgeScore] = []
     metadata = {"fingerprint": fingerprint}
     first = max((int(path.rsplit("part-", 1)[1].split(".")[0]) for path in kept), default=-1) + 1
@@ -179,11 +196,11 @@ def judge_parts(
                         rate = number / max(time.monotonic() - started, 1e-9)
                         left = (len(pending) - number) / rate
                         log.info("judged %d of %d texts, %.1f/s, %.0f s left", number, len(pending), rate, left)
-                tally["milliseconds"] = round(1000 * (time.monotonic() - started))
+                session = ask.report()
     tally["asked"] = len(pending)
     if errors:
         store.write_part(f"{folder}/{ERRORS_PART}", JudgeScore, errors, metadata)
-    return tally
+    return tally, session
 
 
 def score(run: Run, task: str, judge_opener: OpenJudge = open_judge) -> dict[str, Any]:
@@ -207,7 +224,7 @@ def score(run: Run, task: str, judge_opener: OpenJudge = open_judge) -> dict[str
                 text_id=key, stratum=r.stratum, weight=r.weight, listings=r.listings, verdict=JudgeVerdict.ERROR
             )
 
-    tally = judge_parts(
+    tally, session = judge_parts(
         store,
         run.judged(task),
         {key: judge_values(group[0], enhancement.output_field) for key, group in drawn.items()},
@@ -216,10 +233,10 @@ def score(run: Run, task: str, judge_opener: OpenJudge = open_judge) -> dict[str
         digest([judge_fingerprint(settings), identity]),
         judge_opener,
     )
-    return _finish(run, task, len(drawn), tally)
+    return _finish(run, task, len(drawn), tally, session)
 
 
-def _finish(run: Run, task: str, texts: int, tally: Counter[str]) -> dict[str, Any]:
+def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mapping[str, Any]) -> dict[str, Any]:
     settings = run.spec.settings
     judge, writer = settings.engines[settings.judge.engine], settings.engines[settings.task(task).engine]
     verdicts = {row.text_id: row.verdict for row in run.store.read_rows(run.judged(task), JudgeScore)}
@@ -232,7 +249,8 @@ def _finish(run: Run, task: str, texts: int, tally: Counter[str]) -> dict[str, A
         "not_evaluable": counts[JudgeVerdict.NOT_EVALUABLE],
         "unparsable_share": counts[JudgeVerdict.ERROR] / texts if texts else 0.0,
         **{name: tally[name] for name in ("asked", "retried", "resumed", "disagreements")},
-        "pairs_per_s": 1000 * tally["asked"] / tally["milliseconds"] if tally["milliseconds"] else None,
+        "pairs_per_s": session.get("requests_per_s"),
+        "session": dict(session),
         "model": judge.lineage,
         "writer": writer.lineage,
         "self_judged": is_self_judged(judge, writer),

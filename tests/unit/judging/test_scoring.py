@@ -19,21 +19,27 @@ class Judge:
     """Answers by a function of (text id, attempt) and records what it was asked; None leaves a prompt unanswered."""
 
     def __init__(self, reply):
-        self.reply, self.asked, self.starts = reply, [], 0
+        self.reply, self.asked, self.starts, self.attempt = reply, [], 0, 0
 
     @contextmanager
     def __call__(self, settings):
-        self.starts += 1
-        attempts = []
+        self.starts, self.attempt = self.starts + 1, 0
+        yield Asking(self)
 
-        def ask(prompts, parameters):
-            attempts.append(parameters)
-            for key, _messages in prompts:
-                self.asked.append((key, len(attempts)))
-                if (text := self.reply(key, len(attempts))) is not None:
-                    yield Output(id=key, text=text)
 
-        yield ask
+class Asking:
+    def __init__(self, judge):
+        self.judge = judge
+
+    def __call__(self, prompts, sampling_params):
+        self.judge.attempt += 1
+        for key, _messages in prompts:
+            self.judge.asked.append((key, self.judge.attempt))
+            if (text := self.judge.reply(key, self.judge.attempt)) is not None:
+                yield Output(id=key, text=text)
+
+    def report(self):
+        return {"requests_per_s": 2.0}
 
 
 def rows_of(run):
