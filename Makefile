@@ -89,13 +89,15 @@ prepare: $(RUNTIME) .airflow/.settings
 	  *) echo "connection merchant_catalog is a catalog of your own: it is read and never filled" ;; esac
 
 # A run that was cut off leaves its mark, and the next one gives its leases back. The lock keeps two runs apart.
+# Airflow takes a signal for the failure of one task and goes on, so the trap ends it; finished rows are kept.
 run: prepare  ## the nightly run of one date, end to end (DATE=2026-01-14, LISTINGS=my.csv, ENGINE=gpu)
 	@$(URLS); day="$(DATE)"; day="$${day:-$$(python -m include.extraction newest-day)}"; \
 	printf '\n\033[1m==> %s\033[0m\n' "enhance_listings for $$day (the whole log: build/run/airflow.log)"; \
 	mkdir -p build/run; exec 9>build/run/lock; flock -n 9 || { echo "another make run is at work here"; exit 1; }; \
 	if [ -e build/run/unfinished ]; then python -m include.warehouse release --date "$$(cat build/run/unfinished)"; fi; \
 	echo "$$day" > build/run/unfinished; status=0; \
-	airflow dags test enhance_listings "$$day" 2>&1 9>&- | python -m listing_operators.console build/run/airflow.log || status=$$?; \
+	airflow dags test enhance_listings "$$day" 9>&- > >(python -m listing_operators.console build/run/airflow.log) 2>&1 & pid=$$!; \
+	trap "kill $$pid; sleep 5; kill -KILL $$pid; exit 130" INT TERM; wait $$pid || status=$$?; \
 	rm -f build/run/unfinished; \
 	printf '\n\033[1m==> summary\033[0m\n'; \
 	python -m include.reporting show --date "$$day" --out build/run/summary.json || status=1; \

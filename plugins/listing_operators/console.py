@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\dT(?P<time>\d\d:\d\d:\d\d)[.\d]*Z \[(?P<level>\w+) *\] (?P<message>.*)$")
-_SOURCE = re.compile(r" +\[(?P<logger>[\w.]+)\](?: \w+=.*)?$")
+_SOURCE = re.compile(r" +\[(?P<logger>task|supervisor|[a-z_]\w*(?:\.\w+)+)\](?: \w+=.*)?$")
 _START = re.compile(r"\[DAG TEST\] starting task_id=(?P<task>\S+) map_index=(?P<index>-?\d+)")
 _OURS = re.compile(r"(^|\.)(include|listing_operators)\.")
 # Airflow's remarks on its own deprecations, and the end of a test run, which the summary tells better.

@@ -47,6 +47,7 @@ def test_deprecations_of_airflow_stay_in_the_log_even_over_several_lines() -> No
         "2026-11-29T18:28:45.551634Z [warning  ] Could not import graphviz.",
         "You might need to install it.",
         "Run `pip install graphviz`. [py.warnings] category=UserWarning loc=x.py:57",
+        record("No tasks: {<x [None] id=1>, <y [up_for_retry] id=2>}", "airflow.sdk.definitions.dag", "warning"),
         record("something real", "airflow.jobs", "warning"),
     ]
     assert list(readable(lines)) == ["18:29:02   WARNING something real"]
