@@ -21,12 +21,12 @@ _NOISE = re.compile(r"py\.warnings|airflow\.sdk\.definitions\.dag$")
 
 
 def readable(lines: Iterable[str]) -> Iterator[str]:
-    """The lines worth showing. Lines that start no record (a traceback, say) belong to the record above them."""
-    shown, open_record = True, ""  # a record of several lines names its logger on the last one
+    """The lines worth showing. Lines that start no record belong to the one above; of a traceback the last line is shown."""
+    shown, failed, open_record = True, False, ""  # a record of several lines names its logger on the last one
     for line in lines:
         record = _RECORD.match(line)
         if record is None and not open_record:
-            if shown:
+            if shown and not (failed and (line.startswith((" ", "Traceback")) or not line)):
                 yield line
             continue
         if record is not None:
@@ -37,6 +37,7 @@ def readable(lines: Iterable[str]) -> Iterator[str]:
         if _SOURCE.search(text):
             found = list(_show(text))
             shown, open_record = bool(found) and not _START.search(text), ""
+            failed = "[error" in text[:50]
             yield from found
         else:
             open_record = text

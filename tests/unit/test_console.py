@@ -30,15 +30,19 @@ def test_our_own_lines_lose_their_technical_tail() -> None:
     assert list(readable(lines)) == ["18:29:02   330 of 330 listings, 253/s", "18:29:02   64 requests [5%]"]
 
 
-def test_an_error_comes_with_the_whole_of_its_traceback() -> None:
+def test_of_a_traceback_what_was_raised_is_shown_and_the_frames_stay_in_the_log() -> None:
     lines = [
         record("Task failed with exception", "task", "error", "error_detail=[{'a': 'b [c] d=1'}] loc=x.py:1"),
         "Traceback (most recent call last):",
+        '  File "airflow/sdk/x.py", line 1579, in _run',
+        "    result = _execute_task(",
+        "             ^^^^^^^^^^^^^^",
+        "",
         "ValueError: broken [thing]",
         record("Task instance state updated", "airflow.api"),
         "its second line",
     ]
-    assert list(readable(lines)) == ["18:29:02   ERROR Task failed with exception", *lines[1:3]]
+    assert list(readable(lines)) == ["18:29:02   ERROR Task failed with exception", "ValueError: broken [thing]"]
 
 
 def test_deprecations_of_airflow_stay_in_the_log_even_over_several_lines() -> None:
@@ -51,6 +55,15 @@ def test_deprecations_of_airflow_stay_in_the_log_even_over_several_lines() -> No
         record("something real", "airflow.jobs", "warning"),
     ]
     assert list(readable(lines)) == ["18:29:02   WARNING something real"]
+
+
+def test_a_message_of_several_lines_is_shown_whole() -> None:
+    lines = [
+        "2026-11-29T18:29:02.0Z [info     ] Run of today: ok",
+        "",
+        "  extracted   330 [listing_operators.stages] loc=x",
+    ]
+    assert list(readable(lines)) == ["18:29:02   Run of today: ok\n\n  extracted   330"]
 
 
 def test_what_is_no_record_is_shown() -> None:
