@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from include.distillation.world import Product, Quantity, Split, categories, data, forms, language, nouns, slots
+from include.distillation.world import Product, Quantity, Split, categories, data, forms, language, slots
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
@@ -180,7 +180,7 @@ def labelled_copy(
     }
     omitted: tuple[str, ...] = ()
     if rng.random() < 0.12:
-        noun = nouns(product.category, product.locale)[product.noun][1]
+        noun = product.noun
         if product.quantities and product.quantities[0].text(product.locale) not in text and task == "title":
             omitted = (product.quantities[0].text(product.locale),)
         elif task == "title":

@@ -15,6 +15,7 @@ from include.distillation.copywriting import can_fill, fill
 from include.distillation.world import LOCALES, Product, Split, column, data, forms, language, sample_product, slots
 from include.records import Listing
 
+FIRST_UPDATE = datetime(2026, 1, 1, tzinfo=UTC)
 EMOJI = ["🔥", "✅", "⭐", "🎁", "💯", "🚚", "✨", "👉"]
 
 
@@ -74,7 +75,7 @@ def _shown_title(
     kept = options if everything else [k for k in options if rng.random() < 0.5]
     rng.shuffle(kept)
     shown = ["noun", *kept]
-    if rng.random() < 0.25:
+    if rng.random() < 0.15:
         rng.shuffle(shown)
     with_brand = "brand" in values and (everything or rng.random() < 0.8)
     head = [values["brand"]] if with_brand else []
@@ -129,7 +130,7 @@ def render(product: Product, style: Style, rng: random.Random, split: Split, **i
         category=path if with_fields else "",
         locale=locale,
         attributes=json.dumps(attributes, ensure_ascii=False),
-        source_updated_at=datetime(2026, 1, 1, tzinfo=UTC),
+        source_updated_at=FIRST_UPDATE,
     )
     return listing, product
 
@@ -165,7 +166,7 @@ def _body(
         for i in range(1, count + 1):
             alias = {
                 slot: values[f"{slot}{i}"]
-                for slot in ("q", "label", "the_label", "a_label", "tag", "feature", "use")
+                for slot in ("q", "label", "the_label", "a_label", "says", "tag", "feature", "use")
                 if f"{slot}{i}" in values
             }
             local = {
@@ -206,9 +207,9 @@ def _body(
 
 
 def examples(
-    seed: int, count: int, split: Split, locales: tuple[str, ...] = LOCALES, weights: tuple[float, ...] = (2, 1, 1)
+    seed: int, count: int, split: Split, locales: tuple[str, ...] = LOCALES, weights: tuple[float, ...] = (4, 3, 3)
 ) -> Iterator[tuple[Listing, Product]]:
-    """Endless variety of listings with their facts, the same for the same seed; English twice as often."""
+    """Endless variety of listings with their facts, the same for the same seed; English somewhat more often."""
     rng = random.Random(seed)  # noqa: S311
     for index in range(count):
         locale = rng.choices(locales, weights[: len(locales)])[0]

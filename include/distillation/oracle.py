@@ -148,7 +148,7 @@ def check(product: Product, listing: Listing, text: str) -> Labelled:
         kind: tuple(dict.fromkeys(quote for _, found, quote in faults if found == kind))
         for kind in ("unsupported", "contradictory")
     }
-    return Labelled(text, kinds["unsupported"], kinds["contradictory"], _omitted(product, listing, text))
+    return Labelled(text, kinds["unsupported"], kinds["contradictory"], _omitted(product, text))
 
 
 def _check_attributes(product: Product, reading: _Reading, faults: list[tuple[int, str, str]]) -> None:
@@ -259,11 +259,11 @@ def _check_words(
         faults.append((start, "contradictory" if near else "unsupported", quote))
 
 
-def _omitted(product: Product, listing: Listing, text: str) -> tuple[str, ...]:
+def _omitted(product: Product, text: str) -> tuple[str, ...]:
     lang = language(product.locale)
     stems = {_stem(word, lang) for word in _words(text)}
-    for _, noun in nouns(product.category, product.locale):
-        if all(_stem(word, lang) in stems for word in _words(noun) if len(word) > 2):
-            return ()
-    assert listing.locale == product.locale
-    return (nouns(product.category, product.locale)[product.noun][1],)
+    names = [product.noun]
+    if (product.gender, product.noun) in nouns(product.category, product.locale):
+        names += [noun for _, noun in nouns(product.category, product.locale)]
+    named = any(all(_stem(word, lang) in stems for word in _words(name) if len(word) > 2) for name in names)
+    return () if named else (product.noun,)

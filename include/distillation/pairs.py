@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from include.distillation import copywriting, merchants, oracle
 from include.distillation.copywriting import Labelled
-from include.distillation.world import Product, Quantity, Split
+from include.distillation.world import Product, Quantity, Split, sample_product
 from include.extraction.cleaning import clean, plain_text
 from include.generation.prompts import listing_values, messages
 from include.judging.rubric import judge_values
@@ -84,7 +84,8 @@ def _judge_chunk(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
     made = []
     for index, (listing, product) in enumerate(merchants.examples(seed, count, split)):
         task = rng.choice(WRITERS)
-        text = copywriting.labelled_copy(task, product, rng, split, faulty=rng.random() < 0.55).text
+        shown = sample_product(rng, split, product.locale) if rng.random() < 0.04 else product
+        text = copywriting.labelled_copy(task, shown, rng, split, faulty=rng.random() < 0.55).text
         made.append(judge_pair(Rewrite(task, listing, product, text), f"world-{seed}-{index // 25}"))
     return made
 

@@ -25,6 +25,7 @@ class Recipe(BaseModel):
     base_model: str = ".models/smollm2-135m-instruct"
     base_name: str = "HuggingFaceTB/SmolLM2-135M-Instruct"  # written to the adapter in place of a local path
     full: bool = False  # all weights instead of LoRA
+    start_from: str = ""  # an adapter to train further, when only the data changed
     rank: int = 16
     alpha: int = 32
     learning_rate: float = 1e-3
@@ -38,6 +39,7 @@ class Recipe(BaseModel):
     held_out_share: float = 0.02
     held_out_rows: int = 512
     workers: int = 4
+    bf16: bool = False  # always on with a GPU
     seed: int = 17
 
 
@@ -63,14 +65,18 @@ def train(pairs: Path, out: Path, recipe: Recipe) -> dict[str, Any]:
     """
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
+    from peft import LoraConfig, PeftModel
+    from peft.helpers import disable_input_dtype_casting
     from transformers import AutoModelForCausalLM, AutoTokenizer, EarlyStoppingCallback
     from trl import SFTConfig, SFTTrainer
 
     train_rows, held_out_rows = load_pairs(pairs, recipe)
     cuda = torch.cuda.is_available()
+    bf16 = cuda or recipe.bf16
     tokenizer = AutoTokenizer.from_pretrained(recipe.base_model)
-    model = AutoModelForCausalLM.from_pretrained(recipe.base_model, dtype=torch.bfloat16 if cuda else torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(recipe.base_model, dtype=torch.bfloat16 if bf16 else torch.float32)
+    if recipe.start_from:
+        model = PeftModel.from_pretrained(model, recipe.start_from, is_trainable=True)
     steps = len(train_rows) * recipe.epochs / (recipe.batch_size * recipe.accumulate)
     if recipe.max_steps > 0:
         steps = min(steps, recipe.max_steps)
@@ -85,7 +91,7 @@ def train(pairs: Path, out: Path, recipe: Recipe) -> dict[str, Any]:
         learning_rate=recipe.learning_rate if not recipe.full else recipe.learning_rate / 20,
         lr_scheduler_type="cosine",
         warmup_steps=max(1, int(steps * 0.04)),
-        bf16=cuda,
+        bf16=bf16,
         gradient_checkpointing=False,
         train_sampling_strategy="group_by_length",
         max_length=recipe.max_tokens,
@@ -115,11 +121,13 @@ def train(pairs: Path, out: Path, recipe: Recipe) -> dict[str, Any]:
         train_dataset=Dataset.from_list(train_rows),
         eval_dataset=Dataset.from_list(held_out_rows),
         processing_class=tokenizer,
-        peft_config=None if recipe.full else adapter,
+        peft_config=None if recipe.full or recipe.start_from else adapter,
         callbacks=[EarlyStoppingCallback(early_stopping_patience=recipe.patience)],
     )
     started = time.monotonic()
-    trainer.train()
+    # Autocast handles the float32 adapter weights; PEFT's own casting of every layer's input would cost a third more.
+    with disable_input_dtype_casting(trainer.model, active=bf16 and not recipe.full):
+        trainer.train()
     seconds = time.monotonic() - started
     history = [
         {k: v for k, v in row.items() if k in ("step", "loss", "eval_loss")} for row in trainer.state.log_history

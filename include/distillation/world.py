@@ -63,7 +63,8 @@ class Product:
 
     category: str
     locale: str
-    noun: int = 0  # which synonym of the category's noun
+    noun: str
+    gender: str = ""  # of the noun; empty in English
     brand: str = ""
     model: str = ""
     colour: str = ""
@@ -93,7 +94,13 @@ def sample_product(rng: random.Random, split: Split, locale: str, category: str 
     """A product with random facts of its category."""
     category = category or rng.choice(categories(split))
     found = data("categories")["categories"][category]
-    attributes = list(found["attrs"].items())
+    made_up = split == "train" and rng.random() < 0.6
+    gender, noun = _made_up_noun(rng, locale) if made_up else rng.choice(nouns(category, locale))
+    attributes = _any_attributes(rng) if made_up else list(found["attrs"].items())
+    materials, features, uses = found["materials"], found["features"], found["uses"]
+    if made_up:  # what such a thing is like, nobody can know: facts must be read, not guessed
+        claims = data("claims")
+        materials, features, uses = list(data("lexicon")["materials"]), list(claims["features"]), list(claims["uses"])
     kept = [attributes[0]] if rng.random() < 0.85 else []
     kept += rng.sample(attributes[1:], min(len(attributes) - 1, rng.choice((0, 1, 1, 2))))
     brands = data("brands")
@@ -106,14 +113,15 @@ def sample_product(rng: random.Random, split: Split, locale: str, category: str 
     return Product(
         category=category,
         locale=locale,
-        noun=rng.randrange(len(nouns(category, locale))),
+        noun=noun,
+        gender=gender,
         brand=_brand(rng, split) if rng.random() < 0.9 else "",
         model=model if rng.random() < 0.35 else "",
         colour=rng.choice(list(data("lexicon")["colours"])) if rng.random() < 0.75 else "",
-        material=rng.choice(found["materials"]) if rng.random() < 0.85 else "",
-        quantities=tuple(Quantity(name, float(rng.choice(spec[1:])), spec[0]) for name, spec in kept),
-        features=tuple(rng.sample(found["features"], min(len(found["features"]), rng.choice((0, 1, 1, 2, 2, 3))))),
-        uses=tuple(rng.sample(found["uses"], min(len(found["uses"]), rng.choice((0, 1, 1, 2))))),
+        material=rng.choice(materials) if rng.random() < 0.85 else "",
+        quantities=tuple(Quantity(name, float(rng.choice(spec[1:])), str(spec[0])) for name, spec in kept),
+        features=tuple(rng.sample(features, min(len(features), rng.choice((0, 1, 1, 2, 2, 3))))),
+        uses=tuple(rng.sample(uses, min(len(uses), rng.choice((0, 1, 1, 2))))),
     )
 
 
@@ -172,6 +180,55 @@ _SYLLABLES = [
 ]
 
 
+@cache
+def _held_out_nouns() -> frozenset[str]:
+    return frozenset(noun for key in categories("held_out") for locale in LOCALES for _, noun in nouns(key, locale))
+
+
+_SIZES = ("height", "width", "length", "depth", "diameter", "thickness")
+_LIKE_UNITS = (("ml", "l"), ("g", "kg"), ("mm", "cm", "m"))
+
+
+@cache
+def _attribute_units() -> dict[str, tuple[str, ...]]:
+    """Every attribute with the units that it can have."""
+    found: dict[str, set[str]] = {}
+    for category in data("categories")["categories"].values():
+        for name, spec in category["attrs"].items():
+            found.setdefault(name, set()).update(*(like for like in (*_LIKE_UNITS, (spec[0],)) if spec[0] in like))
+    return {name: tuple(sorted(units)) for name, units in found.items()}
+
+
+def _any_attributes(rng: random.Random) -> list[tuple[str, list[str | float]]]:
+    """Three attributes with any unit and number that they can have; sizes more often than the rest."""
+    units = _attribute_units()
+    names = rng.sample(_SIZES if rng.random() < 0.5 else list(units), 3)
+    found: list[tuple[str, list[str | float]]] = []
+    for name in names:
+        value = rng.choice(
+            (rng.randint(1, 99), rng.randint(10, 400), rng.randint(1, 40) * 50, rng.randint(11, 99) / 10)
+        )
+        found.append((name, [rng.choice(units[name]), value]))
+    return found
+
+
+def _made_up_noun(rng: random.Random, locale: str) -> tuple[str, str]:
+    """(gender, noun) out of parts, one in eight of them an invented word; never a held-out one."""
+    parts = data("compounds")[language(locale)]
+    modifier, head = rng.choice(parts["modifiers"]), rng.choice(parts["heads"])
+    gender, head = ("", head) if locale == "en-US" else (head[0], head[2:])
+    if rng.random() < 0.125:
+        head = "".join(rng.sample(_SYLLABLES, rng.choice((2, 3))))
+        head = head.capitalize() if locale == "de-DE" else head
+    if rng.random() < 0.2:
+        noun = head
+    elif locale == "de-DE":
+        noun = modifier + head.lower()
+    else:
+        noun = f"{modifier} {head}" if locale == "en-US" else f"{head} {modifier}"
+    return _made_up_noun(rng, locale) if noun in _held_out_nouns() else (gender, noun)
+
+
 def _brand(rng: random.Random, split: Split) -> str:
     """A listed brand; in training also a made-up one, so that the model learns to copy names, not to know them."""
     if split == "train" and rng.random() < 0.5:
@@ -212,7 +269,7 @@ def _with_article(which: str, gender: str, noun: str, locale: str) -> str:
 def slots(product: Product, rng: random.Random | None = None) -> dict[str, str]:
     """Every slot of the frames that this product can fill. With `rng`, the order within quantities, features and uses varies."""
     locale, lang = product.locale, language(product.locale)
-    gender, noun = nouns(product.category, locale)[product.noun]
+    gender, noun = product.gender, product.noun
     found = {"noun": noun, "a_noun": _with_article("a", gender, noun, locale), "the_noun": _with_article("the", gender, noun, locale),
              "a_noun_acc": _with_article("a_acc", gender, noun, locale)}  # fmt: skip
     if lang == "en":
