@@ -20,20 +20,26 @@ def _manifest(run: Run, task: str, stage: str, bin_index: int | None = None) -> 
 
 
 def _throughput(run: Run, task: str) -> dict[str, Any]:
-    """Engine figures over the task's bins: requests over engine time, cache hits over cache queries."""
+    """Engine figures over the task's bins: requests over busy time; the cache-hit rate is weighted by prompt tokens."""
     bins = [_manifest(run, task, "generate", i) for i in range(len(run.bins(task)))]
     done = [m for m in bins if m]
-    requests = sum(m.get("requests", 0) for m in done)
-    seconds = sum(m.get("generate_seconds", 0.0) for m in done)
-    queries = sum(m.get("prefix_cache_queries", 0) for m in done)
-    hits = sum(m.get("prefix_cache_hits", 0) for m in done)
+
+    def total(name: str) -> float:
+        return float(sum(m.get(name) or 0 for m in done))
+
+    weighted = [
+        (m["prefix_cache_hit_rate"], m.get("prompt_tokens") or 0)
+        for m in done
+        if m.get("prefix_cache_hit_rate") is not None
+    ]
+    tokens = sum(weight for _, weight in weighted)
     return {
-        "requests": requests,
-        "requests_per_s": round(requests / seconds, 3) if seconds else None,
-        "output_tokens": sum(m.get("output_tokens", 0) for m in done),
-        "prefix_cache_hit_rate": round(hits / queries, 4) if queries else None,
-        "engine_starts": sum(1 for m in done if m.get("engine_start_seconds") is not None),
-        "engine_start_seconds": round(sum(m.get("engine_start_seconds") or 0.0 for m in done), 1),
+        "requests": int(total("requests")),
+        "requests_per_s": round(total("requests") / total("busy_s"), 3) if total("busy_s") else None,
+        "output_tokens": int(total("output_tokens")),
+        "prefix_cache_hit_rate": round(sum(r * w for r, w in weighted) / tokens, 4) if tokens else None,
+        "engine_starts": int(total("engine_starts")),
+        "engine_start_seconds": round(total("engine_start_s"), 1),
         "bins": len(bins),
         "bins_without_result": len(bins) - len(done),
     }

@@ -45,11 +45,12 @@ def finish_task(run: Run, task: str, *, status: str = "passed", loaded: int = 6,
         run.manifest(task, "generate", 0),
         {
             "requests": 9,
-            "generate_seconds": 3.0,
+            "busy_s": 3.0,
             "output_tokens": 90,
-            "prefix_cache_queries": 100,
-            "prefix_cache_hits": 60,
-            "engine_start_seconds": 12.5,
+            "prompt_tokens": 100,
+            "prefix_cache_hit_rate": 0.6,
+            "engine_starts": 1,
+            "engine_start_s": 12.5,
         },
     )
     run.store.write_json(
