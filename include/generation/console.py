@@ -20,11 +20,16 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Int
 _HEARSAY = re.compile(r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed|SystemExit")
 
 
+def is_hearsay(text: str) -> bool:
+    """Whether an error's text only says that an engine process is gone, not why."""
+    return bool(_HEARSAY.search(text))
+
+
 def last_error() -> str:
     """The last exception line that the engine printed, without log prefixes; empty when there is none."""
     for line in reversed(_LAST_LINES):
         text = _PREFIX.sub("", line).strip()
-        if _EXCEPTION.match(text) and not _HEARSAY.search(text):
+        if _EXCEPTION.match(text) and not is_hearsay(text):
             return text
     return ""
 
@@ -35,7 +40,7 @@ def last_lines(count: int = 20) -> list[str]:
 
 
 def forget() -> None:
-    """Forgets what was printed, so that an old error does not explain a new failure."""
+    """Forgets what was printed: an old engine's error must not explain a new one's failure."""
     _LAST_LINES.clear()
 
 

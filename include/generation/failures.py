@@ -65,10 +65,11 @@ def classify(text: str) -> tuple[str, bool, str]:
 
 
 def explain(error: BaseException, failure: type[Failure], *, prefix: str) -> Failure:
-    """The engine error that says what really happened: the engine's last exception line before the client's hearsay."""
-    own = f"{type(error).__name__}: {error}".strip()
+    """The engine error that says what really happened: where the client only knows that its engine is gone, the last
+    exception line that the engine printed."""
     if isinstance(error, DeadlineError):
         return failure(f"{prefix}: {error}", kind="engine_stalled")
-    printed = console.last_error()
-    kind, retryable, advice = classify(f"{printed}\n{own}")
-    return failure(f"{prefix}: {printed or own} [{kind}: {advice}]", kind=kind, retryable=retryable)
+    own = f"{type(error).__name__}: {error}".strip()
+    reason = (console.last_error() or own) if console.is_hearsay(own) else own
+    kind, retryable, advice = classify(reason)
+    return failure(f"{prefix}: {reason} [{kind}: {advice}]", kind=kind, retryable=retryable)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from include.generation import console
 from include.generation.engine import (
     EngineDeadError,
     EngineMetrics,
@@ -75,6 +76,7 @@ class VllmEngine:
         os.environ |= {**_ENVIRONMENT, **{k: v for k, v in os.environ.items() if k in _ENVIRONMENT}}
         os.environ |= profile.environment
         started = time.monotonic()
+        console.forget()
         try:
             with deadline(profile.start_timeout_s, "engine start"):
                 self._start()

@@ -75,6 +75,13 @@ def test_explain_puts_the_printed_error_first(monkeypatch: pytest.MonkeyPatch) -
     assert (error.kind, error.retryable) == ("out_of_memory", True)
 
 
+def test_an_error_of_its_own_is_not_explained_by_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "last_error", lambda: "ValueError: something long ago")
+    error = explain(MemoryError("Cannot allocate memory"), EngineDeadError, prefix="engine 'x' died")
+    assert error.kind == "out_of_memory"
+    assert "long ago" not in str(error)
+
+
 def test_a_hang_is_not_explained_by_an_older_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "last_error", lambda: "ValueError: something long ago")
     error = explain(DeadlineError("engine step took longer than 600 s"), EngineDeadError, prefix="engine 'x' died")
