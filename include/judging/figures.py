@@ -81,7 +81,10 @@ def judge_figures(
         "calibration": calibration.version if calibration else None,
         "needed": sampled.get("needed"),
         "power": sampled.get("power"),
-        **{key: scored.get(key) for key in ("model", "self_judged", "disagreements", "pairs_per_s")},
+        **{
+            key: scored.get(key)
+            for key in ("model", "writer", "self_judged", "same_base_model", "disagreements", "pairs_per_s")
+        },
     }
 
 

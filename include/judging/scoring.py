@@ -132,9 +132,10 @@ def judge_texts(
     yield from failed.items()
 
 
-def is_self_judged(judge: EngineProfile, writer: EngineProfile) -> bool:
-    """Whether the judge is the writer's own model, which is known to favour its own texts."""
-    return judge.model_path() == writer.model_path() and judge.lora == writer.lora
+def family(judge: EngineProfile, writer: EngineProfile) -> dict[str, bool]:
+    """Whether the judge is the writer itself, or another adapter of the same base: judges favour their own family."""
+    same = judge.model_path() == writer.model_path()
+    return {"self_judged": same and judge.lora == writer.lora, "same_base_model": same}
 
 
 def judge_fingerprint(settings: Settings) -> str:
@@ -253,7 +254,7 @@ def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mappi
         "session": dict(session),
         "model": judge.lineage,
         "writer": writer.lineage,
-        "self_judged": is_self_judged(judge, writer),
+        **family(judge, writer),
         "rubric": rubric_version(settings.judge),
     }
     run.store.write_json(run.manifest(task, "judge"), manifest)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from include.generation.engine import Output
-from include.judging.scoring import JudgeError, sampling_params, score
+from include.judging.scoring import JudgeError, family, sampling_params, score
 from include.judging.stage import sample
 from include.records import JudgeScore, JudgeVerdict
 from tests.unit.judging.conftest import TASK, verdict
@@ -57,7 +57,17 @@ def test_every_sampled_text_gets_one_answer_with_its_weight(run):
     manifest = score(run, TASK, Judge(lambda key, attempt: CLEAN))
     assert manifest["sampled"] == manifest["evaluable"] == manifest["passed"] == 10
     assert sum(r.weight for r in rows_of(run)) == pytest.approx(20)
-    assert manifest["self_judged"] is True, "the default run's judge is its writer, and must say so"
+
+
+def test_a_judge_that_is_its_writer_says_so(run):
+    engines = run.spec.settings.engines
+    judge = engines[run.spec.settings.judge.engine]
+    assert family(judge, judge) == {"self_judged": True, "same_base_model": True}
+    other = judge.model_copy(update={"lora": "some/adapter"})
+    assert family(judge, other) == {"self_judged": False, "same_base_model": True}
+    foreign = judge.model_copy(update={"model": "Qwen/Qwen3-4B"})
+    assert family(judge, foreign) == {"self_judged": False, "same_base_model": False}
+    assert {"self_judged", "same_base_model"} <= set(score(run, TASK, Judge(lambda key, attempt: CLEAN)))
 
 
 def test_unreadable_answers_are_asked_once_more_with_other_sampling(run):
