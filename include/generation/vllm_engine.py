@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from include.generation import console
+from include.generation import console, cpu_lora
 from include.generation.engine import (
     EngineDeadError,
     EngineMetrics,
@@ -25,7 +25,8 @@ from include.generation.engine import (
     TokenLogprob,
 )
 from include.generation.failures import explain
-from include.generation.leases import visible_gpus
+from include.generation.leases import is_cpu_build, visible_gpus
+from include.generation.merging import merged_model
 from include.generation.processes import child_pids, deadline, end_processes
 from include.settings import EngineProfile, resolve_path
 
@@ -72,6 +73,7 @@ class VllmEngine:
         self.profile = profile
         self._engine: Any = None
         self._others = child_pids()
+        self._merged: str | None = None
         self._adapters = self._adapter_requests_needed(profile, adapters)
         os.environ |= {**_ENVIRONMENT, **{k: v for k, v in os.environ.items() if k in _ENVIRONMENT}}
         os.environ |= profile.environment
@@ -110,6 +112,10 @@ class VllmEngine:
             "model": self.profile.model_path(),
             "revision": self.profile.revision,
         }
+        if self.profile.merge_lora and len(self._adapters) == 1:
+            (adapter,) = self._adapters
+            arguments["model"] = merged_model(arguments["model"], adapter, arguments.get("dtype", "bfloat16"))
+            self._merged, self._adapters = adapter, {}
         if self._adapters:
             rank = max(lora_rank(path) for path in self._adapters)
             ranks = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM takes these only
@@ -119,6 +125,8 @@ class VllmEngine:
                 "max_lora_rank": next(r for r in ranks if r >= rank),
                 **arguments,
             }
+            if is_cpu_build():
+                cpu_lora.install()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         self._version = vllm.__version__
         self._tokenizer = self._engine.get_tokenizer()
@@ -193,7 +201,7 @@ class VllmEngine:
 
     def _lora(self, adapter: str | None) -> Any:
         path = resolve_path(adapter) if adapter else next(iter(self._adapters), None) if self.profile.lora else None
-        if path is None:
+        if path is None or path == self._merged:
             return None
         from vllm.lora.request import LoRARequest
 
