@@ -58,6 +58,7 @@ class EngineProfile(_Frozen):
     model: str  # Hugging Face id, or a path (relative to the project) that starts with "." or "/"
     revision: str | None = None
     lora: str | None = None  # adapter folder, applied on the shared base `model`
+    merge_lora: bool = False  # fold the adapter into the weights when the engine serves no other; faster, above all on CPU
     lineage: str  # names the model's behaviour; part of the staleness key, so a change rewrites the catalogue
     engine_args: dict[str, Any] = {}
     sampling_params: dict[str, Any] = {}
@@ -215,12 +216,29 @@ class CatalogSettings(_Frozen):
     max_withdrawn_share: Share = 0.5
 
 
+class FeedSettings(_Frozen):
+    """Merchant feed files in the Google product-data convention; see include.extraction.feeds.
+
+    `url` is a path or object-store URL; `{merchant}` in it stands for any merchant and `{date}` for the partition date. With
+    a date it is a snapshot of that day; without one the file is rewritten in place, and only its latest state is known.
+    """
+
+    url: str
+    merchant_id: str | None = None  # None: from `{merchant}` in the URL, or from the file's merchant_id column
+    format: Literal["auto", "tsv", "csv", "xml", "jsonl"] = "auto"
+    encoding: str = "auto"
+    locale: str | None = None  # of rows that say none; None: the catalog's default
+    columns: dict[str, str] = {}  # our field names to the file's column names, where its names are its own
+
+
 class PipelineSettings(_Frozen):
     """Where data and state live and how work is cut up."""
 
     data_url: str = "build/data"
     state_url: str = "build/state"
     catalog: CatalogSettings = CatalogSettings()
+    feeds: tuple[FeedSettings, ...] = ()  # when there are any, they are read instead of the catalog's table
+    readers: Count = 1  # processes that read the sources side by side
     rows_per_shard: Count = 20_000
     max_bins: int = Field(default=64, gt=0, le=1024)  # Airflow refuses to expand over more than 1,024
     min_rows_per_bin: Count = 2_000
