@@ -58,7 +58,9 @@ class EngineProfile(_Frozen):
     model: str  # Hugging Face id, or a path (relative to the project) that starts with "." or "/"
     revision: str | None = None
     lora: str | None = None  # adapter folder, applied on the shared base `model`
-    merge_lora: bool = False  # fold the adapter into the weights when the engine serves no other; faster, above all on CPU
+    merge_lora: bool = (
+        False  # fold the adapter into the weights where the engine serves no other; see include.generation
+    )
     lineage: str  # names the model's behaviour; part of the staleness key, so a change rewrites the catalogue
     engine_args: dict[str, Any] = {}
     sampling_params: dict[str, Any] = {}
