@@ -73,6 +73,8 @@ def wrapped(case: Case, rng: random.Random, before: str, after: str) -> Case | N
     if span is None:
         return None
     start, end = span
+    if end - start == len(words):
+        return None  # around the whole text they are repaired
     words[start] = before + words[start]
     words[end - 1] += after
     return with_words(case, words)

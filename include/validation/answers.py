@@ -40,7 +40,7 @@ def truncated(view: View) -> bool:
     return text[-24:] not in view.source_text
 
 
-@validator("reasoning_leak")
+@validator("reasoning_leak", markup=True)
 def reasoning_leak(view: View) -> bool:
     """A reasoning tag, or a reasoning block with content, in the answer."""
     return ("<" in view.output or "[" in view.output) and OPEN_REASONING.search(view.output) is not None

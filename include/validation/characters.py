@@ -57,36 +57,34 @@ def broken_unicode(view: View) -> bool:
     return found is not None and found.group() not in view.source_text
 
 
-@validator("bidi_control")
+@validator("bidi_control", exotic=True)
 def bidi_control(view: View) -> bool:
     """Any of the 12 Bidi_Control characters: they can make a reader see another text than the one that was checked."""
-    return not view.ascii and BIDI.search(view.output) is not None
+    return BIDI.search(view.output) is not None
 
 
-@validator("invisible_chars")
+@validator("invisible_chars", exotic=True)
 def invisible_chars(view: View) -> bool:
     """Zero-width and filler characters inside the text."""
-    return not view.ascii and _INVISIBLE.search(view.output) is not None
+    return _INVISIBLE.search(view.output) is not None
 
 
-@validator("emoji")
+@validator("emoji", exotic=True)
 def emoji(view: View) -> bool:
     """More emoji than `max_emoji`."""
-    return not view.ascii and count_emoji(view.output) > view.settings.max_emoji
+    return count_emoji(view.output) > view.settings.max_emoji
 
 
-@validator("pictograph")
+@validator("pictograph", exotic=True)
 def pictograph(view: View) -> bool:
     """Decorative symbols (★ ✔ ►) that the source does not hold."""
-    if view.ascii:
+    if _PICTOGRAPH.search(view.output) is None:
         return False
-    return any(found.group() not in view.source_text for found in _PICTOGRAPH.finditer(EMOJI.sub("", view.output)))
+    return any(mark not in view.source_text for mark in set(_PICTOGRAPH.findall(EMOJI.sub("", view.output))))
 
 
-@validator("fancy_letters")
+@validator("fancy_letters", exotic=True)
 def fancy_letters(view: View) -> bool:
     """Letters in mathematical bold, circles or full width, absent from the source."""
-    if view.ascii:
-        return False
     found = _FANCY.search(view.output)
     return found is not None and found.group() not in view.source_text

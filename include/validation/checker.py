@@ -50,7 +50,7 @@ def _instruction_runs(template: str, size: int) -> frozenset[tuple[str, ...]]:
     text = _TEMPLATE_CODE.sub("\n", (TEMPLATES_DIR / template).read_text(encoding="utf-8")).lower()
     runs: set[tuple[str, ...]] = set()
     for line in text.splitlines():
-        words = re.findall(r"[^\W\d_]+", line)
+        words = line.split()
         runs.update(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
     return frozenset(runs)
 
@@ -79,9 +79,16 @@ class Checker:
             raise ValueError(
                 f"tasks/{task.name}.yaml disables unknown validators {sorted(unknown)}; there are {sorted(registry)}"
             )
-        active = [v for code, v in registry.items() if code not in settings.disabled]
+        idle = {"banned_term": not settings.banned_terms, "copied_through": settings.max_copied_ratio is None}
+        active = [v for code, v in registry.items() if code not in settings.disabled and not idle.get(code)]
         self.fatal = tuple(v for v in active if v.fatal)
-        self.checks = tuple(v for v in active if not v.fatal)
+        self.checks = {  # by whether the text is exotic and whether it has markup characters
+            (exotic, markup): tuple(
+                v for v in active if not v.fatal and (exotic or not v.exotic) and (markup or not v.markup)
+            )
+            for exotic in (False, True)
+            for markup in (False, True)
+        }
         self.context = TaskContext(
             field=task.output_field,
             settings=settings,
@@ -108,7 +115,7 @@ class Checker:
         for fatal in self.fatal:
             if fatal.check(view):
                 return Outcome("", (fatal.code,), repairs, ())
-        found = [v for v in self.checks if v.check(view)]
+        found = [v for v in self.checks[view.exotic, view.markup] if v.check(view)]
         if not found:
             return Outcome(text, (), repairs, ())
         reasons = tuple(v.code for v in found if not v.flag)

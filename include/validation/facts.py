@@ -14,11 +14,9 @@ from include.validation.units import WORD_NUMBERS
 from include.validation.view import View
 
 _COUNT_WORDS = re.compile(
-    r"\b(?:pack|set|box|case|bundle|lot|pair|juego|lote|pack|boîte|satz|confezione) (?:of|de|mit|von|da|di) ([^\W\d_]{2,12})\b"
-    r"|\b([^\W\d_]{3,9})(?:[- ](?:pack|piece|count|pcs|pieces|ounce|gallon)|-(?:inch|foot|liter|litre|year|pound|watt|volt))\b",
+    r"\b(?:pack|set|box) (?:of|de) ([^\W\d_]{2,12})\b|\b([^\W\d_]{3,9})[- ](?:packs?|pieces?|pcs|count)\b"
 )
-_COUNT_HINTS = ("pack", "set of", "box of", "case of", "bundle of", "lot of", "pair of", "juego", "lote", "boîte", "satz", "confezione", "piece",
-                "count", "pcs", "-inch", "-foot", "ounce", "gallon", "-lit", "-year", "-pound", "-watt", "-volt")  # fmt: skip
+_COUNT_HINTS = ("pack", "piece", "set of", "box of", "count")
 _SUFFIX = re.compile(r"['’]s$")
 
 
@@ -85,7 +83,7 @@ def brand_changed(view: View) -> bool:
     if len(brand) < 5 or " " in brand:
         return False
     return any(
-        _one_letter_off(_SUFFIX.sub("", token), brand) and token not in view.source_lower for token in view.words
+        _one_letter_off(_SUFFIX.sub("", token), brand) and token not in view.source_words for token in view.words
     )
 
 

@@ -30,20 +30,15 @@ def injected_instruction(view: View) -> bool:
     if not view.suspicious:
         return False
     ours = view.lower
-    squeezed = " ".join(_WORD.findall(ours))
+    squeezed = f" {' '.join(_WORD.findall(ours))} "
     for payload in payloads(view.source_lower):
         if any(link.group() in ours for link in re.finditer(r"[\w-]{2,63}\.[a-z]{2,}", payload)):
             return True
-        order = INJECTION.sub("\n", payload)
-        words = _WORD.findall(order)
-        elsewhere = view.source_lower.replace(payload, " ")
-        for run in (words[i : i + 3] for i in range(max(1, len(words) - 2))):
-            phrase = " ".join(run)
-            if (
-                len(phrase) > 5
-                and f" {phrase} " in f" {squeezed} "
-                and phrase not in " ".join(_WORD.findall(elsewhere))
-            ):
+        words = _WORD.findall(INJECTION.sub("\n", payload))
+        elsewhere = " ".join(_WORD.findall(view.source_lower.replace(payload, " ")))
+        for start in range(max(1, len(words) - 2)):
+            phrase = " ".join(words[start : start + 3])
+            if len(phrase) > 5 and f" {phrase} " in squeezed and phrase not in elsewhere:
                 return True
     return False
 
@@ -63,7 +58,7 @@ def foreign_url(view: View) -> bool:
         patterns.append(_URL)
     if "@" in lower:
         patterns.append(_EMAIL)
-    if _PHONE_TAIL.search(lower):
+    if view.has_digit and _PHONE_TAIL.search(lower):
         patterns.append(_PHONE)
     for pattern in patterns:
         for found in pattern.finditer(lower):

@@ -27,6 +27,9 @@ _FOREIGN = regex.compile(r"[[\p{L}\p{M}]--[\p{Latin}\p{Common}\p{Inherited}]]+",
 _MIXED = regex.compile(r"\p{Latin}\p{Cyrillic}+|\p{Cyrillic}+\p{Latin}")  # lookalike letters within one word
 _WORD = re.compile(r"[^\W\d_]+")
 _BREAK = re.compile(r"[.!?;:\n|/]+")
+_OTHER_SCRIPT = re.compile(
+    "[\u0370-\u1dff\u2c00-\ud7ff\uf900-\ufaff\ufb1d-\ufeff\uff66-\uffdc\U00010000-\U0001efff\U00020000-\U0003ffff]"
+)
 _SAME = str.maketrans({"\u2126": "Ω", "\u00b5": "μ", "\u212b": "Å", "\u212a": "K"})
 # Scripts that one language writes together, so that a source in one of them makes the others no leak.
 _TOGETHER = (frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"}), frozenset({"HANGUL", "CJK"}))
@@ -46,6 +49,8 @@ _LOCALE_SCRIPTS = {
 }
 _MIN_SWITCHED_LETTERS = 15  # of another script: unmistakable, so far fewer than a language within one script needs
 _LONGEST_STRETCH = 16  # words looked at together
+_MOST_WORDS = 200  # of doubtful words; function words are counted in bytes
+_LONG_SOURCE = 50_000  # from here on looking up words costs less than searching the text
 
 
 @lru_cache(maxsize=65_536)
@@ -81,14 +86,12 @@ def _main_scripts(view: View) -> frozenset[str]:
     return frozenset(main)
 
 
-@validator("script_leak")
+@validator("script_leak", exotic=True)
 def script_leak(view: View) -> bool:
     """Letters of a script that the source is not written in, unless the source holds that very string.
 
     One Han character is enough, and so is a Cyrillic lookalike within a Latin word. Greek is notation where it stands alone (kΩ, µF, α-tocopherol).
     """
-    if view.ascii:
-        return False
     runs = {run.translate(_SAME) for run in _FOREIGN.findall(view.output)}
     if not runs:
         return False
@@ -96,12 +99,14 @@ def script_leak(view: View) -> bool:
     if mixed is not None and mixed.group() not in view.source_text:
         return True
     source = view.source_lower.translate(_SAME)
-    main: frozenset[str] | None = None
+    known = frozenset(_FOREIGN.findall(source)) if len(source) > _LONG_SOURCE else None
+    main = _main_scripts(view) | _locale_scripts(view.source.locale)
     for run in runs:
-        if run.lower() in source or (len(run) == 1 and script_of(run) == "GREEK"):
+        if not main or all(script_of(c) in main for c in run if c.isalpha()):
             continue
-        main = _main_scripts(view) | _locale_scripts(view.source.locale) if main is None else main
-        if main and any(script_of(c) not in main for c in run if c.isalpha()):
+        if len(run) == 1 and script_of(run) == "GREEK":
+            continue
+        if run.lower() not in (source if known is None else known):
             return True
     return False
 
@@ -174,6 +179,7 @@ def _doubtful(view: View, own: frozenset[str]) -> tuple[list[str], bytes, int]:
         ours = max([counts[i] for i in mine], default=0)
         if max(counts) > ours or ours * 8 < len(words) or (strange is not None and strange.search("".join(new))):
             kept += words
+    kept = kept[:_MOST_WORDS]
     counts = profile(kept)
     return kept, counts, max(counts) - max([counts[i] for i in mine], default=0)
 
@@ -190,15 +196,13 @@ def _strange_letters(languages: list[int]) -> re.Pattern[str] | None:
 def language_switch(view: View) -> bool:
     """The output, or a good part of it, is in another language or script than the source."""
     least = view.settings.min_letters_for_language
-    letters = view.letters
-    if letters < min(least, _MIN_SWITCHED_LETTERS):
-        return False
-    if not view.ascii or not view.source_text.isascii():
-        main = _main_scripts(view)
-        if main and "LATIN" not in main:
+    if not view.source_text.isascii() and _OTHER_SCRIPT.search(view.source_text) is not None:
+        letters = view.letters
+        leading = scripts(f"{view.source.title} {view.source.description[:2000]}").most_common(1)
+        if leading and leading[0][0] != "LATIN":
             latin = sum(len(word) for word in view.novel_words if word[0].isascii())
             return latin >= max(_MIN_SWITCHED_LETTERS, 0.3 * letters)
-    if letters < least or sum(map(len, view.novel_words)) < least:
+    if len(view.output) < least or view.novel_length < least or sum(map(len, view.novel_words)) < least:
         return False
     own = _source_languages(view)
     if not own:

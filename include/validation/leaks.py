@@ -11,10 +11,9 @@ from include.validation.view import View
 _TOKEN = re.compile(
     r"<\|[^<>|\s]{1,40}(?:\|>|>|$)|<[^<>|\s]{1,40}\|>|<｜[^<>｜]{1,40}｜>|<</?SYS>>|\[/?INST\]|\[/?(?:UNK|PAD|CLS|SEP|MASK)\]|<0x[0-9A-F]{2}>"
     r"|</?(?:s|pad|unk|eos|bos|mask|eot|eod|turn|end_of_turn|start_of_turn|end_of_text|end_of_utterance|extra_id_\d+|unused\d+|reserved_\w+|tool_call|tool_response|fim_\w+|sep|cls)>"
-    r"|(?:im_start|im_end|endoftext|eot_id|start_header_id|end_header_id)\b\|?>?|(?<=\w)[ĠĊ](?=\w|$)",
+    r"|(?<=\w)[ĠĊ](?=\w|$)",
     re.I,
 )
-_ROLES = ("assistant", "user", "system", "model")
 _ROLE = re.compile(
     r"(?:^|[.!?>\n])[ \t]*(?:(?:assistant|user|system|model)[ \t]*\n|(?:assistant|user):[ \t])|\n[ \t]*(?:assistant|user|model)$|\bassistant[ \t]*\n"
 )
@@ -47,14 +46,13 @@ _META = re.compile(
 )
 # What the pattern below always holds, so that most texts need only these searches.
 _META_HINTS = (
-    " i ", " i'", " i’", "let me know", "hope th", "feel free", "anything else", "note that", "as an ai", "language model", "rewrit",
-    "this title", "this desc", "revised", "new title", "new desc", "new listing", "optimi", "would you", " count", "html", "markdown",
-    "\nnote", "\n(note", "explanation", "reasoning", "changes made", "rationale",
+    " i ", " i'", " i’", "let me know", "hope th", "feel free", "anything else", "note that", "as an ai", "language model", "title ",
+    "description ", "listing ", "would you like", " count:", "markdown", "\n",
 )  # fmt: skip
 _META_ANYWHERE = re.compile(
     r"\b(?:let me know if|i hope (?:this|that|it) helps|feel free to (?:ask if|let me|adjust|modify|edit)|is there anything else|(?:please )?note that (?:i|this (?:title|description|rewrite))"
     r"|as an ai\b|as a language model|i (?:have |'ve |’ve )?(?:rewritten|rewrote|shortened|removed|kept the|used only|followed)\b|this (?:title|description|rewrite) (?:is|uses|follows|includes|highlights|captures|keeps|should|meets|avoids|contains)\b"
-    r"|(?:the )?(?:rewritten|revised|new|optimi[sz]ed) (?:title|description|listing) (?:is|would|could|should|reads?)\b|would you like me to\b|(?:word|character) count\s*[:=]|(?:no|without) (?:html|markdown)(?:,| or| and| tags| formatting))"
+    r"|(?:the )?(?:rewritten|revised|new|optimi[sz]ed) (?:title|description|listing) (?:is|would|could|should|reads?)\b|would you like me to\b|(?:word|character) count\s*[:=]|(?:no|without) (?:\w+ (?:or|and) )?markdown\b)"
     r"|\n\s*(?:\(?note|explanation|reasoning|changes made|rationale)\s*[:：]",
     re.I,
 )
@@ -63,15 +61,15 @@ _META_ANYWHERE = re.compile(
 @validator("token_leak")
 def token_leak(view: View) -> bool:
     """A turn, stop or padding token, or a chat role as literal text."""
-    text, lower = view.output, view.lower
-    if "<" in text or "[" in text or "_" in text or "endoftext" in lower or "Ġ" in text or "Ċ" in text:
+    text = view.output
+    if view.markup or view.exotic:
         found = _TOKEN.search(text)
         if found is not None and found.group() not in view.source_text:
             return True
     special = view.task.special_tokens
     if special is not None and any(map(text.__contains__, view.task.special_starts)) and special.search(text):
         return True
-    if (":" not in text and "\n" not in text) or not any(role in lower for role in _ROLES):
+    if "\n" not in text and "assistant:" not in view.lower and "user:" not in view.lower:
         return False
     role = _ROLE.search(text)
     return role is not None and role.group() not in view.source_text
@@ -85,10 +83,10 @@ def template_leak(view: View) -> bool:
         found = _PLACEHOLDER.search(view.output)
         if found is not None and found.group().lower() not in view.source_lower:
             return True
-    words = view.words
-    if len(words) < 6 or view.task.starts.isdisjoint(zip(words[::3], words[1::3], words[2::3], strict=False)):
+    tokens = view.tokens
+    if len(tokens) < 6 or view.task.starts.isdisjoint(zip(tokens[::3], tokens[1::3], tokens[2::3], strict=False)):
         return False
-    runs = zip(words, words[1:], words[2:], words[3:], words[4:], words[5:], strict=False)
+    runs = zip(tokens, tokens[1:], tokens[2:], tokens[3:], tokens[4:], tokens[5:], strict=False)
     return any(run in view.task.instructions and " ".join(run) not in view.source_lower for run in runs)
 
 

@@ -28,7 +28,7 @@ def too_long(view: View) -> bool:
 def too_few_words(view: View) -> bool:
     """Fewer words than `min_words`, in scripts that separate words."""
     least = view.settings.length.min_words
-    if sum(token[0].isalnum() for token in view.tokens) >= least:
+    if sum([token[0].isalnum() for token in view.tokens[: 2 * least]]) >= least:
         return False
     return count_words(view.output) < least and not is_unspaced(view.output)
 
@@ -49,7 +49,7 @@ def too_many_words(view: View) -> bool:
 def too_few_sentences(view: View) -> bool:
     """Fewer sentences than `min_sentences`."""
     least = view.settings.length.min_sentences
-    if least == 0 or (least == 1 and view.letters > 0):
+    if least < 2:  # a text that is not empty has one
         return False
     return view.sentences < least
 
@@ -58,6 +58,6 @@ def too_few_sentences(view: View) -> bool:
 def too_many_sentences(view: View) -> bool:
     """More sentences than `max_sentences`."""
     most = view.settings.length.max_sentences
-    if most is None or sum(map(view.output.count, _TERMINATORS)) < most:
+    if most is None or sum(map(view.output.count, ".!?\n" if view.ascii else _TERMINATORS)) < most:
         return False
     return view.sentences > most

@@ -48,13 +48,13 @@ _ENTITY = re.compile(
 )
 
 
-@validator("html")
+@validator("html", markup=True)
 def html(view: View) -> bool:
     """A tag of HTML or a comment; `<5 V` and `I <3 tea` are none."""
     return "<" in view.output and _TAG.search(view.output) is not None
 
 
-@validator("html_entity")
+@validator("html_entity", markup=True)
 def html_entity(view: View) -> bool:
     """A character reference that HTML knows, such as &amp; or &#39;."""
     if "&" not in view.output:
@@ -62,7 +62,7 @@ def html_entity(view: View) -> bool:
     return any(m.group(1) is None or f"{m.group(1)};" in html5 for m in _ENTITY.finditer(view.output))
 
 
-@validator("markdown_emphasis")
+@validator("markdown_emphasis", markup=True)
 def markdown_emphasis(view: View) -> bool:
     """Bold, italics or strike-through; asterisks between numbers and lone footnote marks are none."""
     text = view.output
@@ -71,7 +71,7 @@ def markdown_emphasis(view: View) -> bool:
     return _EMPHASIS.search(view.output) is not None or _UNCLOSED.search(view.output) is not None
 
 
-@validator("markdown_heading")
+@validator("markdown_heading", markup=True)
 def markdown_heading(view: View) -> bool:
     """`# Heading`, an underlined heading or a rule; `#10 envelope` is none."""
     text = view.output
@@ -82,7 +82,7 @@ def markdown_heading(view: View) -> bool:
     return _RULE.search(text) is not None or _UNDERLINE.search(text) is not None
 
 
-@validator("markdown_bullets")
+@validator("markdown_bullets", markup=True)
 def markdown_bullets(view: View) -> bool:
     """A line that starts as a list item where the source's lines do not, or two ordinal lines. `-20 °C` is none."""
     text = view.output
@@ -94,7 +94,7 @@ def markdown_bullets(view: View) -> bool:
     return lines and sum(1 for _ in _ORDERED.finditer(text)) > 1
 
 
-@validator("markdown_code")
+@validator("markdown_code", markup=True)
 def markdown_code(view: View) -> bool:
     """Code spans and fences; `n` for "and" between backticks is none."""
     if "`" not in view.output:
@@ -102,13 +102,13 @@ def markdown_code(view: View) -> bool:
     return any(len(m.group()) > 3 or m.group() == "```" for m in _CODE.finditer(view.output))
 
 
-@validator("markdown_link")
+@validator("markdown_link", markup=True)
 def markdown_link(view: View) -> bool:
     """Inline, reference and angle-bracket links, and images."""
     return ("]" in view.output or "<http" in view.output) and _LINK.search(view.output) is not None
 
 
-@validator("markdown_block")
+@validator("markdown_block", markup=True)
 def markdown_block(view: View) -> bool:
     """Tables and block quotes."""
     if "|" in view.output and _TABLE.search(view.output):

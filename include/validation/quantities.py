@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -28,8 +29,14 @@ _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f'’]\d{3})+(?![\d])"
 _NARROW = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f]\d{3})+(?!\d)")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)")  # where a comma is the decimal separator
 _ORDINAL = frozenset({"st", "nd", "rd", "th", "er", "e", "ème", "º", "ª", "o", "a", "s", "ers"})
-_DIMENSION = re.compile(r"\s*(?:[a-z\"'″′]{0,4})\s*[x×*]\s*\d", re.I)
+_DIMENSION = re.compile(r"\s{0,3}[a-z\"'″′]{0,4}\s{0,3}[x×*]\s{0,3}\d", re.I)
 _DIGIT = re.compile(r"\d")
+# What follows "in", "to" and "a" where they are prepositions or articles, not inches, terabytes or amperes.
+_PREPOSITION = re.compile(
+    r"\s+(?:\d|(?:the|an?|one|your|our|this|total|all|each|any|every|stock|store|box|pack|day|week|month|year|time|pair|set|der|die|dem|den"
+    r"|einem|einer|un|una|une|il|la|le|el)\b)",
+    re.I,
+)
 _MAX_DIGITS = 18  # longer runs are codes, compared as text
 
 
@@ -90,13 +97,23 @@ def _unit_after(text: str, end: int, post: str) -> tuple[tuple[Unit, ...] | None
         return None, end
     name = found.group(1)
     key = name.lower().replace(" ", "").replace(".", "")
-    if key in UNITS and not (len(name) == 1 and name.isalpha() and _is_label(text, name, found)):
+    if key not in UNITS:
+        key = key.split("/", 1)[0]  # "130 W/channel"
+    if key in UNITS and not _is_no_unit(text, name, found):
         return UNITS[key], found.end()
     return None, end
 
 
-def _is_label(text: str, name: str, found: re.Match[str]) -> bool:
-    """Single letters that label a dimension (`10 L x 5 W x 3 H`) or a generation (5G) and are no unit."""
+def _is_no_unit(text: str, name: str, found: re.Match[str]) -> bool:
+    """Names that only look like units: `10 L x 5 W x 3 H`, 5G, `5 in the box`, `2 in 1`, `5 to 10`, `3 a day`."""
+    lower = name.lower()
+    if lower in ("in", "to", "go", "mo", "a"):
+        touching = found.start() + len(name) == found.end()
+        if lower in ("to", "go") and name not in ("To", "Go"):
+            return True
+        return not touching and _PREPOSITION.match(text, found.end()) is not None
+    if len(name) > 1 or not name.isalpha():
+        return False
     if name == "G":
         return found.end() - found.start() == 1
     if name in "LWHDlwhd":
@@ -162,7 +179,8 @@ class SourceNumbers:
 
     def __init__(self, text: str) -> None:
         self.units: dict[float, set[Unit | None]] = {}
-        self.found: list[tuple[float, Unit]] = []
+        self.measured: dict[str, list[tuple[float, Unit]]] = {}  # by dimension: base values in order, with their units
+        self.codes: set[str] = set()
         self.coded: set[float] = set()
         self.raw = set(re.findall(r"\d+(?:[.,]\d+)*", text))
         for fractions in (False, True):  # once with 1/2 as two numbers, once as 0.5
@@ -176,6 +194,8 @@ class SourceNumbers:
             unit = _unit_after(text, found.end(), "")[0]
             for one in unit or (None,):
                 self.units.setdefault(value, set()).add(one)
+        for bases in self.measured.values():
+            bases.sort()
         self.squashed = squash(text)
         self.words = frozenset(re.findall(r"[^\W\d_]+", text.lower()))
         for word in self.words:
@@ -185,6 +205,7 @@ class SourceNumbers:
     def _add(self, quantity: Quantity) -> None:
         if quantity.code:  # "3G" says nothing of 3 grams, "3pockets" that there are 3
             self.coded.update(quantity.values)
+            self.codes.add(squash(quantity.code))
             return
         for value in quantity.values:
             known = self.units.setdefault(value, set())
@@ -192,7 +213,8 @@ class SourceNumbers:
                 known.add(None)
             else:
                 known.update(quantity.unit)
-                self.found.extend((value, unit) for unit in quantity.unit)
+                for unit in quantity.unit:
+                    self.measured.setdefault(unit.dimension, []).append((unit.base(value), unit))
 
     def has_number(self, quantity: Quantity) -> bool:
         number = re.match(r"\d+(?:[.,]\d+)*", quantity.text)
@@ -219,14 +241,19 @@ class SourceNumbers:
                 ours = unit.base(value)
                 slack = max(unit.factor * 0.5 * 10.0**-quantity.decimals, abs(ours) * 0.005)
                 slack = min(slack, abs(ours) * 0.06)
-                for theirs, other in self.found:
-                    if other.dimension == unit.dimension and other != unit and abs(other.base(theirs) - ours) <= slack:
+                near = self.measured.get(unit.dimension, [])
+                for theirs, other in near[bisect_left(near, (ours - slack,)) :]:
+                    if theirs > ours + slack:
+                        break
+                    if other != unit:
                         return True
         return False
 
     def has_code(self, code: str) -> bool:
         """Whether a model number stands in the source, spaces and hyphens aside."""
         squashed = squash(code)
+        if squashed in self.codes:
+            return True
         at = self.squashed.find(squashed)
         while at >= 0:
             before, after = self.squashed[at - 1 : at], self.squashed[at + len(squashed) : at + len(squashed) + 1]
@@ -254,26 +281,38 @@ def _literal(needle: str, text: str) -> bool:
     return False
 
 
-def _all_literal(output: str, source_lower: str) -> bool:
+def _stands(needle: str, text: str) -> bool:
+    """Whether the needle stands in the text between white space or at its ends."""
+    at = text.find(needle)
+    while at >= 0:
+        end = at + len(needle)
+        if (at == 0 or text[at - 1].isspace()) and (end == len(text) or text[end].isspace()):
+            return True
+        at = text.find(needle, at + 1)
+    return False
+
+
+def _all_literal(tokens: list[str], source: str) -> bool:
     """Whether every piece with a digit, with the piece behind it, stands in the source: the usual case, and a cheap test."""
-    if len(source_lower) > 50_000:
+    if len(source) > 50_000:
         return False
-    source = f" {' '.join(source_lower.split())} "
-    pieces = output.lower().split()
-    last = len(pieces) - 1
-    for i, piece in enumerate(pieces):
-        if piece.isalpha() or _DIGIT.search(piece) is None:
+    last = len(tokens) - 1
+    for i, token in enumerate(tokens):
+        if token.isalpha() or _DIGIT.search(token) is None:
             continue
-        if f" {piece} {pieces[i + 1]} " not in source if i < last else f" {piece} " not in source:
+        if not _stands(token if i == last else f"{token} {tokens[i + 1]}", source):
             return False
     return True
 
 
 def unproven_quantities(
-    output: str, source_lower: str, source: str, locale: str
+    output: str, tokens: list[str], source_lower: str, source: str, locale: str
 ) -> Iterator[tuple[Quantity, SourceNumbers]]:
-    """Quantities of the output that do not stand in the source letter for letter, with the source's numbers."""
-    if _DIGIT.search(output) is None or _all_literal(output, source_lower):
+    """Quantities of the output that do not stand in the source letter for letter, with the source's numbers.
+
+    `tokens` are the output's whitespace-separated pieces, and `source_lower` the source, both lower case.
+    """
+    if _all_literal(tokens, source_lower):
         return
     numbers: SourceNumbers | None = None
     seen: set[str] = set()

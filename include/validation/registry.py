@@ -18,24 +18,32 @@ MODULES = ("answers", "characters", "leaks", "injection", "markup", "repetition"
 
 
 class Validator(NamedTuple):
-    """`fatal`: without a usable answer the other validators would only add noise. `flag`: noted, never rejects."""
+    """`fatal`: without a usable answer the other validators would only add noise. `flag`: noted, never rejects.
+
+    `exotic` can only be true of texts with characters beyond Latin letters and usual punctuation (`View.exotic`), `markup`
+    only of texts with a line break or a character of Markdown, HTML or templates (`View.markup`): most texts spare them.
+    """
 
     code: str
     check: Check
     fatal: bool = False
     flag: bool = False
+    exotic: bool = False
+    markup: bool = False
 
 
 _REGISTRY: dict[str, Validator] = {}
 
 
-def validator(code: str, *, fatal: bool = False, flag: bool = False) -> Callable[[Check], Check]:
+def validator(
+    code: str, *, fatal: bool = False, flag: bool = False, exotic: bool = False, markup: bool = False
+) -> Callable[[Check], Check]:
     """Registers a function under a reason code. Raises ValueError when the code is taken."""
 
     def register(check: Check) -> Check:
         if code in _REGISTRY:
             raise ValueError(f"two validators share the reason code {code}")
-        _REGISTRY[code] = Validator(code, check, fatal, flag)
+        _REGISTRY[code] = Validator(code, check, fatal, flag, exotic, markup)
         return check
 
     return register

@@ -70,11 +70,10 @@ def repetition(view: View) -> bool:
 @validator("char_repetition")
 def char_repetition(view: View) -> bool:
     """One character in a long run, or a short string four times running without spaces (also in scripts without spaces)."""
-    for token in view.tokens:
-        size = len(token)
-        if size > 8 and len(set(token)) < size - 7 and _RUN.search(token):
+    for token in [token for token in view.tokens if len(token) > 8]:
+        if len(set(token)) < len(token) - 7 and _RUN.search(token):
             return True
-        if size >= _LONG_TOKEN and _TIGHT.search(token):
+        if len(token) >= _LONG_TOKEN and _TIGHT.search(token):
             return True
     return False
 

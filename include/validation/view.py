@@ -20,6 +20,12 @@ from include.validation.quantities import Quantity, SourceNumbers, unproven_quan
 
 T = TypeVar("T")
 _ALPHA = re.compile(r"[^\W\d_]+")
+_EXOTIC = re.compile(
+    "[^\x00-\xac\xae-\u024f\u2010-\u2015\u2018-\u201e\u2020-\u2022\u2026\u2030\u2032\u2033\u2039\u203a\u2044\u20ac\u2122\u2212]"
+)
+_DIGIT = re.compile(r"\d")
+_MARKUP = re.compile(r"[<>&*_~#`\[\]|{}=\n]")
+_LIST_MARKS = frozenset("-+–•·‣◦▪0123456789")
 
 
 class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like property
@@ -102,6 +108,11 @@ class View:
         self.answered = answered  # False: thinking was on and never ended
         self.settings = task.settings
         self.ascii = output.isascii()
+        self.exotic = not self.ascii and _EXOTIC.search(output) is not None
+
+    @lazy
+    def markup(self) -> bool:
+        return _MARKUP.search(self.output) is not None or self.output[:1] in _LIST_MARKS
 
     @lazy
     def lower(self) -> str:
@@ -161,6 +172,18 @@ class View:
         return [word for word in self.words if word not in source]
 
     @lazy
+    def has_digit(self) -> bool:
+        return _DIGIT.search(self.output) is not None
+
+    @lazy
+    def novel_length(self) -> int:
+        """Characters of the pieces that do not stand in the source: a cheap upper bound for the letters of new words."""
+        source = self.source_lower
+        if len(source) > 8000:
+            return len(self.output)
+        return sum([len(token) for token in self.tokens if token not in source])
+
+    @lazy
     def suspicious(self) -> bool:
         """Whether the source gives orders to a model."""
         return has_injection(self.source_lower)
@@ -172,4 +195,8 @@ class View:
     @lazy
     def unproven(self) -> list[tuple[Quantity, SourceNumbers]]:
         """Quantities of the output that the source does not hold letter for letter, with the source's numbers."""
-        return list(unproven_quantities(self.output, self.source_lower, self.source_text, self.source.locale))
+        if not self.has_digit:
+            return []
+        return list(
+            unproven_quantities(self.output, self.tokens, self.source_lower, self.source_text, self.source.locale)
+        )
