@@ -84,8 +84,8 @@ def run_child(stage: Callable[[], Mapping[str, Any]]) -> int:
         signal.signal(number, _raise_terminated)
     with console.captured_console():
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
-        for chatty in ("httpx", "httpx2", "vllm"):
-            logging.getLogger(chatty).setLevel(logging.WARNING)
+        for chatty, level in (("httpx", logging.WARNING), ("httpx2", logging.WARNING), ("vllm", logging.ERROR)):
+            logging.getLogger(chatty).setLevel(level)
         try:
             _write_result({"result": stage()})
             status = 0

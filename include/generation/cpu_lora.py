@@ -27,7 +27,7 @@ def _by_adapter(indices: Tensor) -> Iterator[tuple[int, Any]]:
     if bool((indices == first).all()):
         yield int(first), slice(None)
         return
-    for index in indices.unique().tolist():
+    for index in indices.unique().tolist():  # type: ignore[no-untyped-call]
         yield int(index), (indices == index).nonzero().squeeze(1)
 
 

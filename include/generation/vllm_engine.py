@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class VllmEngine:
         self._adapters = self._adapter_requests_needed(profile, adapters)
         os.environ |= {**_ENVIRONMENT, **{k: v for k, v in os.environ.items() if k in _ENVIRONMENT}}
         os.environ |= profile.environment
+        warnings.filterwarnings("ignore", module=r"vllm\.")  # of its own dependencies' deprecations
         started = time.monotonic()
         console.forget()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def _grandchild(folder: Path, *, stubborn: bool = False) -> None:
 
 def stage() -> dict[str, Any]:
     what, folder = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else ".")
+    assert threading.current_thread() is threading.main_thread()  # vLLM registers signal handlers
     if what == "ok":
         sys.stdout.write("50%|\r100%|\rdone\n")
         return {"task": "title", "requests_per_s": 4.5, "rate": float("nan"), "argument": sys.argv[2]}

@@ -285,3 +285,19 @@ def test_task_models_on_other_bases_run_one_after_the_other(tmp_path: Path, mode
     _, engines = generate(run, say("mug"), tasks=("title", "description"))
     assert [engine.profile.model for engine in engines.opened] == [model, str(other)]
     assert len(generated(run)) == len(generated(run, "description")) == 6
+
+
+def test_results_are_on_disk_before_the_engine_goes(tmp_path: Path, model: str, generate) -> None:
+    run = make_run(tmp_path, [item(n) for n in range(7)], model=model)
+    seen = []
+
+    class Watching(StubEngine):
+        def shutdown(self) -> None:
+            seen.append((len(generated(run)), run.store.read_json(Run.manifest("title", "generate", 0))["texts"]))
+
+    class WatchingEngines(Engines):
+        def make(self, profile: Any) -> StubEngine:
+            return Watching(profile, self.answer)
+
+    generate(run, say("mug"), WatchingEngines)
+    assert seen == [(7, {"answered": 7, "resumed": 0})]
