@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from include.extraction.catalog import Catalog, CatalogError
-from include.extraction.run import extract
+from include.extraction.feeds import FeedError
+from include.extraction.run import ReaderFailedError, extract, read_and_write_part
 from include.extraction.seed import SeedError, seed_catalog
 from include.partitions import plain_json
 from include.records import AccountingError
@@ -26,7 +27,7 @@ from include.warehouse.migrate import OldSchemaError
 
 _ERRORS = (
     CatalogError, SeedError, SettingsError, UnreachableError, LeaseHeldError, OldSchemaError, AccountingError,
-    FileNotFoundError, KeyError,
+    FileNotFoundError, KeyError, FeedError, ReaderFailedError,
 )  # fmt: skip
 
 
@@ -35,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("run", help="read the catalog and plan the work of every enhancement task")
     command.add_argument("--run-dir", required=True)
+    command = commands.add_parser("read", help="one reader of an extraction that several share; started by `run`")
+    command.add_argument("--run-dir", required=True)
+    command.add_argument("--reader", required=True, type=int)
     command = commands.add_parser("seed-catalog", help="replace the catalog table's rows with a CSV file's")
     command.add_argument("--csv", required=True, type=Path)
     command.add_argument("--date", type=date.fromisoformat, help="partition date of rows without updated_at")
@@ -49,8 +53,11 @@ def _run(args: argparse.Namespace) -> Any:
         return {"table": settings.table, "rows": seed_catalog(catalog_url, args.csv, settings, args.date)}
     if args.command == "newest-day":
         return Catalog(catalog_url, load_settings().pipeline.catalog).newest_day() or datetime.now(UTC).date()
-    run = Run.open(args.run_dir)
-    return extract(run, catalog_url=catalog_url, warehouse_url=url_from_environment(WAREHOUSE_URL_VARIABLE))
+    run, warehouse_url = Run.open(args.run_dir), url_from_environment(WAREHOUSE_URL_VARIABLE)
+    if args.command == "read":
+        read_and_write_part(run, args.reader, catalog_url=catalog_url, warehouse_url=warehouse_url)
+        return {"reader": args.reader}
+    return extract(run, catalog_url=catalog_url, warehouse_url=warehouse_url)
 
 
 def main(argv: list[str] | None = None) -> int:

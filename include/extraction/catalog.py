@@ -37,6 +37,8 @@ class Catalog:
             inspector = sa.inspect(connection)
             try:
                 found = {c["name"]: c["type"] for c in inspector.get_columns(name, schema or None)}
+                uniques = [inspector.get_pk_constraint(name, schema or None)["constrained_columns"]]
+                uniques += [u["column_names"] for u in inspector.get_unique_constraints(name, schema or None)]
             except sa.exc.NoSuchTableError:
                 tables = sorted([*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)])
                 raise CatalogError(
@@ -54,12 +56,15 @@ class Catalog:
                 f"table {settings.table!r} lacks {', '.join(f'{column!r} ({field})' for field, column in missing.items())}; "
                 f"it has {sorted(found)}. Map them under catalog.columns or catalog.updated_column in pipeline.yaml"
             )
+        keys = {wanted["merchant_id"], wanted["listing_id"]}
+        self.unique_keys = any(columns and keys.issuperset(columns) for columns in uniques)
         # Columns without types: a value that does not fit its declared type must reach cleaning, not raise in the driver.
         self._table = sa.table(name, *(sa.column(column) for column in found), schema=schema or None)
         self._columns = [
             self._table.c[wanted[field]].label(field) if wanted[field] in found else sa.null().label(field)
             for field in FIELDS
         ]
+        self._listing = self._table.c[wanted["listing_id"]]
         self._merchant, self._updated = self._table.c[wanted["merchant_id"]], self._table.c[wanted["source_updated_at"]]
         # Text compares as text: SQL can bound a real timestamp only, anything else is bounded after parsing.
         kind = found[wanted["source_updated_at"]]
@@ -81,12 +86,16 @@ class Catalog:
         with connect(self.url) as connection, connection.begin():
             return int(connection.scalar(query) or 0)
 
-    def batches(self, window: Window) -> Iterator[Sequence[Sequence[object]]]:
+    def batches(self, window: Window, reader: int = 0, readers: int = 1) -> Iterator[Sequence[Sequence[object]]]:
         """Raw rows in the order of FIELDS. PostgreSQL keeps the result on the server (a named cursor).
 
-        Rows changed at or after `window.end` come, too: they tell what a run over a past date cannot reach.
+        Rows changed at or after `window.end` come, too: they tell what a run over a past date cannot reach. With several
+        readers each gets the rows of its keys, so that a row is read once whenever each of them starts.
         """
         query = sa.select(*self._columns).where(*self._chosen(window))
+        if readers > 1:
+            share = sa.func.hashtext(sa.cast(self._listing, sa.Text)).op("&")(0x7FFFFFFF) % readers
+            query = query.where(share == reader)
         with connect(self.url) as connection, connection.begin():
             result = connection.execution_options(yield_per=self.settings.batch_rows).execute(query)
             yield from result.partitions()

@@ -36,9 +36,9 @@ _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 class RowError(ValueError):
     """A row that cannot be a listing: `reason` is its code, the message says what was found."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, *, merchant_id: str = "", listing_id: str = "") -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason, self.merchant_id, self.listing_id = reason, merchant_id, listing_id
 
 
 def as_text(value: object) -> str:

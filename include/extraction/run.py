@@ -1,286 +1,213 @@
-"""Extraction: one read of the catalog for all enhancement tasks; each gets its work items, its plan and closed accounting.
-
-Every listing ends in one state per enhancement task, decided in this order: quarantined (the row cannot be a listing),
-deferred (its merchant opted out), holdout, deferred (pinned by a person), unchanged (current copy or an earlier quarantine
-under the same staleness key), quarantined (no text to work from), deferred (row limit); the rest is work.
-"""
+"""Extraction: one read of the source for all enhancement tasks; each gets its work items, its plan and closed accounting."""
 
 from __future__ import annotations
 
 import logging
-import time
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include.extraction.catalog import Catalog, Window
-from include.extraction.cleaning import LoneSurrogateError, clean
-from include.extraction.keys import Keys, in_holdout, key_function, prompt_texts, says_something, scope_of, short_hash
-from include.extraction.listings import MAX_ID_CHARS, CleanListing, RowError, as_text, to_listing
-from include.extraction.shards import ShardWriter, plan_bins, shard_count
+from include.extraction.catalog import Window
+from include.extraction.keys import scope_of
+from include.extraction.reading import CHANGED_SINCE, STAGE, Reading, ended_folder
+from include.extraction.shards import plan_bins, shard_count
+from include.extraction.sources import Source, has_unique_keys, open_source, reader_count
 from include.measurements import rows_worth_a_start
 from include.partitions import PartWriter
-from include.records import EndedCopy, QuarantinedRow, RunCounts
-from include.runs import Run
+from include.records import EndedCopy, RunCounts
+from include.runs import CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE, Run
 from include.warehouse import leases
-from include.warehouse.known import Lookup, Standing, complete_until
+from include.warehouse.known import complete_until
 from include.warehouse.migrate import check_schema
+from include.warehouse.seen import SeenListings
 
 log = logging.getLogger(__name__)
 
-STAGE = "extract"
-MISSING_TEXT = "missing_text"
+_READING = "work/reading.json"
+_ENDED_BY_RETIREMENT = 90_000  # part numbers of the first reader that its own parts never reach
 
 
-class _TaskWork:
-    """What one enhancement task collects while the catalog is read."""
-
-    def __init__(self, run: Run, task: str, shards: int) -> None:
-        store, settings = run.store, run.spec.settings
-        for folder in (run.work(task), run.quarantine(task, STAGE), run.manifest(task, STAGE)):
-            store.remove(folder)
-        self.name, self.run, self.counts = task, run, RunCounts()
-        self.keys = key_function(settings, task)
-        self.required = settings.task(task).required_fields
-        self.work = ShardWriter(store, task, shards)
-        self.refused = PartWriter(store, run.quarantine(task, STAGE), QuarantinedRow, rows_per_part=5_000)
-        self.ended = PartWriter(store, f"{run.work(task)}/ended", EndedCopy, rows_per_part=20_000)
-        self.limit = run.spec.row_limit
-        self.accepted = self.over_limit = 0
-
-    def refuse(self, listing: tuple[str, str], staleness_key: str, reason: str, detail: str = "") -> None:
-        self.counts.quarantine(reason)
-        self.refused.write(
-            QuarantinedRow(
-                merchant_id=listing[0],
-                listing_id=listing[1],
-                staleness_key=staleness_key,
-                stage=STAGE,
-                reason=reason,
-                detail=detail,
-            )
-        )
-
-    def hold_out(self, listing: CleanListing, standing: Standing) -> None:
-        self.counts.holdout += 1
-        if standing is not Standing.HOLDOUT:
-            self.end(listing, "holdout")
-
-    def end(self, listing: CleanListing, reason: str) -> None:
-        self.ended.write(
-            EndedCopy(
-                merchant_id=listing.merchant_id,
-                listing_id=listing.listing_id,
-                locale=listing.locale,
-                source_updated_at=listing.source_updated_at,
-                reason=reason,
-            )
-        )
-
-    def place(
-        self, listing: CleanListing, texts: dict[str, str], keys: Keys, standing: Standing, *, force: bool
-    ) -> None:
-        """Decides the state of a listing in the treatment arm."""
-        if standing is Standing.PINNED:
-            self.counts.deferred += 1
-        elif not force and standing in (Standing.CURRENT, Standing.QUARANTINED):
-            self.counts.unchanged += 1
-        elif not says_something(texts, self.required):
-            self.refuse(
-                listing[:2], keys.staleness_key, MISSING_TEXT, f"no letter or digit in {', '.join(self.required)}"
-            )
-        elif self.limit is not None and self.accepted >= self.limit:
-            self.counts.deferred += 1
-            self.over_limit += 1
-        else:
-            self.work.write((*listing, *keys))
-            self.accepted += 1
-
-    def retire(self, lookup: Lookup) -> dict[str, Any]:
-        """Ends the copy of withdrawn listings: those of the merchants read whose key the source no longer holds."""
-        spec = self.run.spec
-        share = spec.settings.pipeline.catalog.max_withdrawn_share
-        withdrawn, refused = lookup.withdrawn(self.name, spec.interval_end, share)
-        before = self.ended.rows
-        for merchant_id, listing_id, locale in withdrawn:
-            self.ended.write(
-                EndedCopy(
-                    merchant_id=merchant_id,
-                    listing_id=listing_id,
-                    locale=locale,
-                    source_updated_at=spec.interval_end,
-                    reason="retired",
-                )
-            )
-        for merchant, found in refused.items():
-            log.warning("%s: %s of merchant %s; not retired (limit %s)", self.name, found, merchant, share)
-        return {"withdrawn": self.ended.rows - before, "withdrawn_refused": refused}
-
-    def finish(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Writes what is buffered, the plan and the manifest."""
-        self.work.flush()
-        self.refused.flush()
-        self.ended.flush()
-        settings = self.run.spec.settings
-        pipeline = settings.pipeline
-        least = max(pipeline.min_rows_per_bin, rows_worth_a_start(settings, settings.task(self.name).engine))
-        bins, rows = plan_bins(self.work.rows, max_bins=pipeline.max_bins, min_rows_per_bin=least)
-        check = RunCounts.from_dict(self.counts.to_dict())
-        check.accepted = self.accepted
-        check.check_closed()
-        counts = self.counts.to_dict()
-        self.run.store.write_json(self.run.plan(self.name), {"bins": bins, "rows": rows, "counts": counts})
-        manifest = {
-            "rows": self.accepted,
-            "bins": len(bins),
-            "counts": counts,
-            "scope": scope_of(self.run.spec.settings, self.name),
-            # False: some listings were left for later, so the next windowed read must start where this one did.
-            "complete": not self.over_limit and not self.run.spec.merchants,
-            **facts,
-        }
-        self.run.store.write_json(self.run.manifest(self.name, STAGE), manifest)
-        return manifest
-
-
-class _Extraction:
-    """The state of one read."""
-
-    def __init__(self, run: Run, lookup: Lookup, shards: int) -> None:
-        self.run, self.lookup = run, lookup
-        self.pipeline = run.spec.settings.pipeline
-        self.tasks = [_TaskWork(run, task, shards) for task in run.spec.enhancement_tasks]
-        self.cleaned: Counter[str] = Counter()
-        run.store.remove("changed_since")
-        self.out_of_reach = PartWriter(run.store, "changed_since", EndedCopy, rows_per_part=20_000)
-
-    def take(self, batch: Sequence[Sequence[object]], window: Window) -> None:
-        """Cleans one batch, asks the warehouse about it once, and places every listing."""
-        chosen: list[tuple[CleanListing, dict[str, str], list[Keys]]] = []
-        refused: list[tuple[str, str, str, RowError]] = []
-        absent_time, locale = self.run.spec.interval_start, self.pipeline.catalog.default_locale
-        remembered: list[tuple[str, str]] = []
-        for raw in batch:
-            try:
-                listing = to_listing(raw, absent_time=absent_time, default_locale=locale, seen=self.cleaned)
-            except RowError as error:
-                merchant_id, listing_id = (_identifier(as_text(value)) for value in raw[:2])
-                refused.append((merchant_id, listing_id, short_hash("\x1f".join(map(as_text, raw))), error))
-                remembered.append((merchant_id, listing_id))
-                continue
-            remembered.append(listing[:2])
-            if listing.source_updated_at >= window.end:
-                self._note_out_of_reach(listing)
-            elif window.start is None or listing.source_updated_at >= window.start:
-                texts = prompt_texts(listing)
-                chosen.append((listing, texts, [task.keys(texts) for task in self.tasks]))
-        if window.start is None:  # a complete read: what it does not hold is withdrawn
-            self.lookup.remember(remembered)
-        for number, task in enumerate(self.tasks):
-            questions = [(m, n, task.name, key) for m, n, key, _ in refused]
-            questions += [(c[0], c[1], task.name, keys[number].staleness_key) for c, _, keys in chosen]
-            standings = self.lookup.standings(questions)
-            task.counts.extracted += len(standings)
-            self._refuse(task, refused, standings)
-            self._place(task, number, chosen, standings[len(refused) :])
-
-    def _place(
-        self,
-        task: _TaskWork,
-        number: int,
-        chosen: Sequence[tuple[CleanListing, dict[str, str], list[Keys]]],
-        standings: Sequence[Standing],
-    ) -> None:
-        force, opted_out, shares = self.run.spec.force, self.pipeline.opted_out_merchants, self.pipeline.holdout_share
-        for (listing, texts, keys), standing in zip(chosen, standings, strict=True):
-            if listing.merchant_id in opted_out:
-                task.counts.deferred += 1
-            elif in_holdout(listing.merchant_id, listing.listing_id, shares):
-                task.hold_out(listing, standing)
-            else:
-                task.place(listing, texts, keys[number], standing, force=force)
-
-    def _refuse(
-        self, task: _TaskWork, rows: Sequence[tuple[str, str, str, RowError]], standings: Sequence[Standing]
-    ) -> None:
-        for (merchant_id, listing_id, key, error), standing in zip(rows, standings, strict=False):
-            if standing is Standing.QUARANTINED and not self.run.spec.force:
-                task.counts.unchanged += 1
-            else:
-                task.refuse((merchant_id, listing_id), key, error.reason, str(error))
-
-    def _note_out_of_reach(self, listing: CleanListing) -> None:
-        self.out_of_reach.write(
-            EndedCopy(
-                merchant_id=listing.merchant_id,
-                listing_id=listing.listing_id,
-                locale=listing.locale,
-                source_updated_at=listing.source_updated_at,
-                reason="changed_since",
-            )
-        )
-
-
-def _identifier(text: str) -> str:
-    """The cleaned identifier of a row that is quarantined, or one that any database takes in its place."""
-    try:
-        return clean(text)[:MAX_ID_CHARS]
-    except LoneSurrogateError:
-        return text.encode("utf-8", "backslashreplace").decode().replace("\0", "")[:MAX_ID_CHARS]
+class ReaderFailedError(RuntimeError):
+    """A reader process ended badly; its own message stands above in the log."""
 
 
 def _window(run: Run, warehouse_url: str) -> Window:
     """Everything before the interval's end; in `window` mode only what changed since the last complete run."""
-    spec, catalog = run.spec, run.spec.settings.pipeline.catalog
-    if catalog.read == "all":
+    spec, pipeline = run.spec, run.spec.settings.pipeline
+    if pipeline.catalog.read == "all" or pipeline.feeds:
         return Window(None, spec.interval_end)
     known = [complete_until(warehouse_url, task, scope_of(spec.settings, task)) for task in spec.enhancement_tasks]
     if any(moment is None for moment in known):
         return Window(None, spec.interval_end)
     since = min([spec.interval_start, *(moment for moment in known if moment is not None)])
-    return Window(since - timedelta(hours=catalog.lateness_hours), spec.interval_end)
+    return Window(since - timedelta(hours=pipeline.catalog.lateness_hours), spec.interval_end)
 
 
 def extract(run: Run, *, catalog_url: str, warehouse_url: str) -> dict[str, dict[str, Any]]:
-    """Reads the catalog once and plans the work of every enhancement task; running it again starts afresh.
+    """Reads the source once and plans the work of every enhancement task; running it again starts afresh.
 
-    Returns manifest(task, "extract") by task. Raises LeaseHeldError, CatalogError, UnreachableError or OldSchemaError,
-    each with what to do; no part is left behind that another stage would take for a plan.
+    Returns manifest(task, "extract") by task. Raises LeaseHeldError, CatalogError, FeedError, UnreachableError or
+    OldSchemaError, each with what to do; no plan is left behind then.
     """
     check_schema(warehouse_url)
     leases.acquire(run, warehouse_url=warehouse_url)
-    pipeline = run.spec.settings.pipeline
-    extracted_at = datetime.now(UTC)
-    catalog = Catalog(catalog_url, pipeline.catalog, run.spec.merchants)
-    window = _window(run, warehouse_url)
-    expected = catalog.count(window)
-    shards = shard_count(expected, pipeline.rows_per_shard, pipeline.max_bins)
-    log.info("reading %d listings of %s, changed in [%s, %s)", expected, pipeline.catalog.table, *window)
-    started = time.monotonic()
-    with Lookup(warehouse_url) as lookup:
-        extraction = _Extraction(run, lookup, shards)
-        done = 0
-        for batch in catalog.batches(window):
-            extraction.take(batch, window)
-            done += len(batch)
-            rate = done / max(time.monotonic() - started, 1e-6)
-            log.info("%d of %d listings, %.0f/s, %.0f s left", done, expected, rate, max(expected - done, 0) / rate)
-        retired = {task.name: task.retire(lookup) if window.start is None else {} for task in extraction.tasks}
-    extraction.out_of_reach.flush()
-    lateness = timedelta(hours=pipeline.catalog.lateness_hours)
-    facts = {
+    extracted_at, pipeline = datetime.now(UTC), run.spec.settings.pipeline
+    window, source = _window(run, warehouse_url), open_source(run, catalog_url)
+    readers, unique = reader_count(run, catalog_url), has_unique_keys(source)
+    _clear(run)
+    seen = (
+        SeenListings(warehouse_url, run.spec.run_id, unique=not unique) if window.start is None or not unique else None
+    )
+    if seen:
+        seen.start()
+    shown = [window.start.isoformat() if window.start else None, window.end.isoformat()]
+    plan = {
+        "window": shown,
+        "shards": shard_count(source.expected(window), pipeline.rows_per_shard, pipeline.max_bins),
+        "readers": readers,
+        "seen": None if seen is None else {"unique": seen.unique},
+    }
+    run.store.write_json(_READING, plan)
+    log.info("reading listings changed in [%s, %s) with %d readers", *shown, readers)
+    if readers == 1:
+        results = [read_part(run, 0, catalog_url=catalog_url, warehouse_url=warehouse_url, source=source)]
+    else:
+        results = _read_side_by_side(run, readers, catalog_url, warehouse_url)
+    facts = _facts(results, window, timedelta(hours=pipeline.catalog.lateness_hours), extracted_at)
+    manifests = {}
+    for task in run.spec.enhancement_tasks:
+        retired = _retire(run, task, seen, facts["files"]) if seen and window.start is None else {}
+        manifests[task] = _finish(run, task, results, facts | retired)
+        log.info("%s: %s", task, manifests[task])
+    if seen:
+        seen.drop()
+    return manifests
+
+
+def _clear(run: Run) -> None:
+    for task in run.spec.enhancement_tasks:
+        for folder in (run.work(task), run.quarantine(task, STAGE), run.manifest(task, STAGE)):
+            run.store.remove(folder)
+    run.store.remove(CHANGED_SINCE)
+
+
+def read_part(
+    run: Run, reader: int, *, catalog_url: str, warehouse_url: str, source: Source | None = None
+) -> dict[str, Any]:
+    """One reader's part of an extraction that has been started; the whole of it when it has one reader."""
+    plan = run.store.read_json(_READING)
+    start, end = (datetime.fromisoformat(text) if text else None for text in plan["window"])
+    assert end is not None
+    seen = SeenListings(warehouse_url, run.spec.run_id, unique=plan["seen"]["unique"]) if plan["seen"] else None
+    reading = Reading(run, Window(start, end), plan["shards"], warehouse_url, seen, reader)
+    return reading.read(source or open_source(run, catalog_url, reader, plan["readers"]))
+
+
+def _result_path(reader: int) -> str:
+    return f"work/reading-{reader:03d}.json"
+
+
+def read_and_write_part(run: Run, reader: int, *, catalog_url: str, warehouse_url: str) -> None:
+    """What a reader process does."""
+    result = read_part(run, reader, catalog_url=catalog_url, warehouse_url=warehouse_url)
+    run.store.write_json(_result_path(reader), result)
+
+
+def _read_side_by_side(run: Run, readers: int, catalog_url: str, warehouse_url: str) -> list[dict[str, Any]]:
+    """Processes of their own, since a task's process may have no children of multiprocessing; URLs go by environment."""
+    environment = {**os.environ, CATALOG_URL_VARIABLE: catalog_url, WAREHOUSE_URL_VARIABLE: warehouse_url}
+    command = [sys.executable, "-m", "include.extraction", "read", "--run-dir", run.store.url, "--reader"]
+    for reader in range(readers):
+        run.store.remove(_result_path(reader))
+    children = [subprocess.Popen([*command, str(reader)], env=environment) for reader in range(readers)]  # noqa: S603
+    try:
+        failed = [reader for reader, child in enumerate(children) if child.wait() != 0]
+    finally:
+        for child in children:
+            child.kill()  # those that are done already take no notice
+            child.wait()
+    if failed:
+        raise ReaderFailedError(f"readers {failed} of {readers} failed; see above. Clear the extract task to go on.")
+    return [run.store.read_json(_result_path(reader)) for reader in range(readers)]
+
+
+def _facts(
+    results: Sequence[dict[str, Any]], window: Window, lateness: timedelta, extracted_at: datetime
+) -> dict[str, Any]:
+    """What all tasks' manifests say of the read."""
+    cleaned: Counter[str] = Counter()
+    for result in results:
+        cleaned.update(result["cleaned"])
+    changed_since = sum(result[CHANGED_SINCE] for result in results)
+    if changed_since:
+        log.warning(
+            "%d listings changed after %s; what they were before cannot be known (see %s in the run's folder)",
+            changed_since, window.end, CHANGED_SINCE,
+        )  # fmt: skip
+    files = [report for result in results for report in result["files"]]
+    for report in files:
+        if report["status"] != "read":
+            log.warning("feed %s is %s: %s", report["url"], report["status"], report["problem"])
+    return {
         "extracted_at": extracted_at.isoformat(),
         "read_from": (window.start + lateness).isoformat() if window.start else None,
-        "changed_since": extraction.out_of_reach.rows,
-        "cleaned": dict(sorted(extraction.cleaned.items())),
+        CHANGED_SINCE: changed_since,
+        "cleaned": dict(sorted(cleaned.items())),
+        "files": files,
     }
-    if extraction.out_of_reach.rows:
-        log.warning(
-            "%d listings changed after %s; this run cannot see what they were (see changed_since in the run's folder)",
-            extraction.out_of_reach.rows, run.spec.interval_end,
-        )  # fmt: skip
-    manifests = {task.name: task.finish(facts | retired[task.name]) for task in extraction.tasks}
-    for name, manifest in manifests.items():
-        log.info("%s: %s", name, manifest)
-    return manifests
+
+
+def _retire(run: Run, task: str, seen: SeenListings, files: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ends the copy of withdrawn listings: those of the merchants read whose key the source no longer holds."""
+    broken = [report["merchant_id"] for report in files if report["status"] != "read"]
+    if None in broken:
+        return {"withdrawn": 0, "withdrawn_refused": {"*": "a feed of several merchants was not read to its end"}}
+    share, as_of = run.spec.settings.pipeline.catalog.max_withdrawn_share, run.spec.interval_end
+    withdrawn, refused = seen.withdrawn(task, as_of=as_of, max_share=share, incomplete=broken)
+    with PartWriter(run.store, ended_folder(task), EndedCopy, 20_000, first=_ENDED_BY_RETIREMENT) as writer:
+        for merchant_id, listing_id, locale in withdrawn:
+            writer.write(
+                EndedCopy(
+                    merchant_id=merchant_id,
+                    listing_id=listing_id,
+                    locale=locale,
+                    source_updated_at=as_of,
+                    reason="retired",
+                )
+            )
+    for merchant, found in refused.items():
+        log.warning("%s: copy of merchant %s is not retired: %s (limit %s)", task, merchant, found, share)
+    return {"withdrawn": writer.rows, "withdrawn_refused": refused}
+
+
+def _finish(run: Run, task: str, results: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
+    """Adds up the readers' accounting, and writes the plan and the manifest."""
+    parts = [result["tasks"][task] for result in results]
+    counts = RunCounts()
+    for part in parts:
+        counts.add(RunCounts.from_dict(part["counts"]))
+    shards = [sum(rows) for rows in zip(*(part["shards"] for part in parts), strict=True)]
+    check = RunCounts.from_dict(counts.to_dict())
+    check.accepted = sum(shards)
+    check.check_closed()
+    settings = run.spec.settings
+    least = max(settings.pipeline.min_rows_per_bin, rows_worth_a_start(settings, settings.task(task).engine))
+    bins, rows = plan_bins(shards, max_bins=settings.pipeline.max_bins, min_rows_per_bin=least)
+    run.store.write_json(run.plan(task), {"bins": bins, "rows": rows, "counts": counts.to_dict()})
+    over_limit = sum(part["over_limit"] for part in parts)
+    read_to_the_end = all(report["status"] == "read" for report in facts["files"])
+    manifest = {
+        "rows": sum(shards),
+        "bins": len(bins),
+        "counts": counts.to_dict(),
+        "scope": scope_of(settings, task),
+        # False: something was left for later, so the next windowed read must start where this one did.
+        "complete": not over_limit and not run.spec.merchants and read_to_the_end,
+        **facts,
+    }
+    run.store.write_json(run.manifest(task, STAGE), manifest)
+    return manifest

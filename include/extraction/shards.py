@@ -23,11 +23,13 @@ def shard_count(rows: int, rows_per_shard: int, max_bins: int) -> int:
 class ShardWriter:
     """Sends rows of WorkItem, as plain tuples in its field order, to the shard of their text_id."""
 
-    def __init__(self, store: Store, task: str, shards: int, buffered_rows: int = BUFFERED_ROWS) -> None:
+    def __init__(
+        self, store: Store, task: str, shards: int, first_part: int = 0, buffered_rows: int = BUFFERED_ROWS
+    ) -> None:
         self.store, self.task = store, task
         self.rows = [0] * shards
         self._buffers: list[list[tuple[Any, ...]]] = [[] for _ in range(shards)]
-        self._parts = [0] * shards
+        self._parts = [first_part] * shards
         self._buffered, self._limit = 0, buffered_rows
         self._schema = schema_of(WorkItem)
         self._text_id = self._schema.names.index("text_id")

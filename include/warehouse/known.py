@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 
@@ -37,14 +37,6 @@ _keys = sa.Table(
 )
 _SCHEMA = pa.schema(
     [("n", pa.int32()), *[(c.name, pa.string()) for c in _keys.c if c.name != "n"]],
-)
-
-_seen = sa.Table(
-    "listings_seen",
-    sa.MetaData(),
-    sa.Column("merchant_id", key_text(), nullable=False),
-    sa.Column("listing_id", key_text(), nullable=False),
-    prefixes=["TEMPORARY"],
 )
 
 Key = tuple[str, str, str, str]  # merchant_id, listing_id, enhancement_task, staleness_key
@@ -85,49 +77,7 @@ class Lookup:
         self._connection = self._opened.__enter__()
         with self._connection.begin():
             _keys.create(self._connection)
-            _seen.create(self._connection)
         self._statement = _lookup()
-
-    def remember(self, listings: Sequence[tuple[str, str]]) -> None:
-        """Notes the keys of listings that the source holds, for `withdrawn`."""
-        if listings:
-            columns = [pa.array(column, pa.string()) for column in zip(*listings, strict=True)]
-            with self._connection.begin():
-                insert_batch(
-                    self._connection, _seen, pa.RecordBatch.from_arrays(columns, names=["merchant_id", "listing_id"])
-                )
-
-    def withdrawn(self, task: str, as_of: datetime, max_share: float) -> tuple[Iterator[Sequence[str]], dict[str, str]]:
-        """(merchant, listing, locale) of live copy that no remembered listing stands behind, of the merchants seen.
-
-        A merchant that would lose more than `max_share` of over 20 live texts is left alone, since its feed is more likely
-        cut short than its shop closed; the second value says so, by merchant. Copy newer than `as_of` is left out.
-        """
-        copy = listing_copy.c
-        gone = _seen.c.listing_id.is_(None)
-        joined = listing_copy.outerjoin(
-            _seen, sa.and_(copy.merchant_id == _seen.c.merchant_id, copy.listing_id == _seen.c.listing_id)
-        )
-        live = sa.and_(
-            copy.enhancement_task == task, copy.retired_at.is_(None), copy.arm == TREATMENT, sa.not_(copy.pinned),
-            copy.merchant_id.in_(sa.select(_seen.c.merchant_id).distinct()),
-        )  # fmt: skip
-        lost = sa.func.sum(sa.case((sa.and_(gone, copy.source_updated_at <= as_of), 1), else_=0))
-        shares = sa.select(copy.merchant_id, sa.func.count(), lost).select_from(joined).where(live)
-        with self._connection.begin():
-            if self._connection.dialect.name == "postgresql":
-                self._connection.exec_driver_sql("ANALYZE listings_seen")
-            found = self._connection.execute(shares.group_by(copy.merchant_id).having(lost > 0)).all()
-        refused = {m: f"{n} of {live_n} gone" for m, live_n, n in found if live_n > 20 and n > max_share * live_n}
-        chosen = sa.select(copy.merchant_id, copy.listing_id, copy.locale).select_from(joined)
-        chosen = chosen.where(live, gone, copy.source_updated_at <= as_of, copy.merchant_id.not_in(refused))
-        return (self._stream(chosen) if len(found) > len(refused) else iter(())), refused
-
-    def _stream(self, query: sa.Select[str, str, str]) -> Iterator[Sequence[str]]:
-        with self._connection.begin():
-            result = self._connection.execute(query, execution_options={"yield_per": 5_000})
-            for rows in result.partitions():
-                yield from rows
 
     def __enter__(self) -> Lookup:
         return self
@@ -135,7 +85,6 @@ class Lookup:
     def __exit__(self, *error: object) -> None:
         with self._connection.begin():
             _keys.drop(self._connection)
-            _seen.drop(self._connection)
         self._opened.__exit__(None, None, None)
 
     def standings(self, keys: Sequence[Key]) -> list[Standing]:

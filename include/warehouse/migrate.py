@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from include.warehouse.database import connect, writing
+from include.warehouse.database import connect, engine_for, writing
 
 _SCRIPTS = Path(__file__).parent / "migrations"
 
@@ -30,11 +30,22 @@ def migrate(url: str) -> str:
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        _let_readers_and_writer_be(url)
     with writing(url) as connection:
         if connection.dialect.name == "postgresql":  # two deploys at once: the second waits, then finds it done
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('listing_schema_version'))"))
         command.upgrade(_config(connection), "head")
         return str(connection.scalar(sa.text("SELECT version_num FROM listing_schema_version")))
+
+
+def _let_readers_and_writer_be(url: str) -> None:
+    """SQLite's write-ahead log, a lasting property of the file: a long read no longer keeps a commit waiting."""
+    raw = engine_for(url).raw_connection()
+    try:
+        assert raw.driver_connection is not None
+        raw.driver_connection.execute("PRAGMA journal_mode=WAL").close()
+    finally:
+        raw.close()
 
 
 def check_schema(url: str) -> None:

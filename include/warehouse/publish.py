@@ -194,13 +194,17 @@ def write_quarantine(
 ) -> int:
     """Records the refused listings, and forgets earlier refusals of listings whose copy this run published."""
     names = [*LISTING, *refused.columns]
+    # A refused twin of a listing that was published is counted, but the listing is not in quarantine.
+    its_copy = sa.select(listing_copy.c.listing_id).where(
+        same_listing(listing_copy, refused.table, facts.enhancement_task), listing_copy.c.run_id == facts.run_id
+    )
     constants = {"enhancement_task": facts.enhancement_task, "run_id": facts.run_id, "quarantined_at": now}
     chosen = (
         sa.select(
             *(refused.table.c[name] for name in names),
             *(sa.literal(value, quarantine.c[name].type) for name, value in constants.items()),
         )
-        .where(sa.true())
+        .where(sa.not_(sa.exists(its_copy.correlate(refused.table))))
         .order_by(*(refused.table.c[name] for name in LISTING))
     )
     insert = insert_for(connection, quarantine).from_select([*names, *constants], chosen)
