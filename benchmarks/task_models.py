@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from include.distillation import copywriting, merchants, oracle, pairs
-from include.generation.engine import Request, open_engine
-from include.generation.window import run_window
-from include.judging.rubric import read_answer
-from include.judging.scoring import sampling_params
+from include.distillation.evaluation import ask, compared, judged
+from include.generation.engine import open_engine
 from include.records import JudgeVerdict, Listing
 from include.settings import PROJECT_ROOT, load_settings
 from include.validation.checker import Checker
@@ -45,17 +43,9 @@ class Bench:
         self.settings = load_settings()
         self.checkers = {task: Checker.of(self.settings, task) for task in pairs.WRITERS}
 
-    def ask(self, prompts: list[Any], params: dict[str, Any], adapter: str | None) -> list[Any]:
-        requests = (
-            Request(id=str(i), messages=prompt, sampling_params=params, adapter=adapter)
-            for i, prompt in enumerate(prompts)
-        )
-        answers = {int(output.id): output for output in run_window(self.engine, requests)}
-        return [answers[i] for i in range(len(prompts))]
-
     def write(self, task: str, listings: list[Listing], adapter: str | None) -> list[Any]:
         params = dict(self.settings.task(task).sampling_params)
-        return self.ask([pairs.writer_prompt(task, listing) for listing in listings], params, adapter)
+        return ask(self.engine, [pairs.writer_prompt(task, listing) for listing in listings], params, adapter)
 
     def outcome(self, task: str, listing: Listing, output: Any) -> Any:
         source = {
@@ -65,10 +55,12 @@ class Bench:
         return self.checkers[task].check(Source.from_json(source), output.text, output.finish_reason)
 
     def judge(self, rewrites: list[pairs.Rewrite]) -> list[JudgeVerdict]:
-        params = {k: v for k, v in sampling_params(self.settings.judge).items() if k != "logprobs"}
         prompts = [pairs.judge_prompt(r.task, r.listing, r.text) for r in rewrites]
-        answers = self.ask(prompts, params, self.adapters["judge"])
-        return [read_answer(answer.text, self.settings.judge).verdict for answer in answers]
+        return judged(self.engine, self.settings.judge, self.adapters["judge"], prompts)
+
+
+def rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in figures.items()}
 
 
 def measure(bench: Bench, task: str, made: list[pairs.Rewrite], outputs: list[Any]) -> dict[str, Any]:
@@ -93,25 +85,6 @@ def measure(bench: Bench, task: str, made: list[pairs.Rewrite], outputs: list[An
         for group, rows in sorted(groups.items())
     }
     return table | {"reasons": dict(reasons.most_common())}
-
-
-def kappa(truth: list[bool], said: list[JudgeVerdict]) -> dict[str, Any]:
-    """Cohen's kappa of verdicts that could be read; the unreadable are counted beside it."""
-    both = [(t, s is JudgeVerdict.PASS) for t, s in zip(truth, said, strict=True) if s is not JudgeVerdict.ERROR]
-    n = max(1, len(both))
-    agree = sum(t == s for t, s in both) / n
-    true, passed = sum(t for t, _ in both) / n, sum(s for _, s in both) / n
-    chance = true * passed + (1 - true) * (1 - passed)
-    caught = [not s for t, s in both if not t]
-    return {
-        "kappa": round((agree - chance) / (1 - chance), 4) if chance < 1 else None,
-        "agreement": round(agree, 4),
-        "rows": len(truth),
-        "errors": len(truth) - len(both),
-        "faithful_share": round(true, 4),
-        "pass_share": round(passed, 4),
-        "faults_caught": round(sum(caught) / max(1, len(caught)), 4),
-    }
 
 
 def real_listings(count: int) -> list[Listing]:
@@ -171,13 +144,13 @@ def run(rows: int, planted: int, real: int, out: Path) -> dict[str, Any]:
         for name, made in (*rewrites.items(), ("planted", faulty)):
             truth = [oracle.check(r.product, pairs.as_extracted(r.listing), r.text).faithful for r in made]
             said = bench.judge(made)
-            result["judge"][name] = kappa(truth, said)
+            result["judge"][name] = rounded(compared(truth, said))
             if name != "planted":
                 result["judge"].setdefault("_own", ([], []))
                 result["judge"]["_own"][0].extend(truth)
                 result["judge"]["_own"][1].extend(said)
             log.info("judge on %s: %s", name, json.dumps(result["judge"][name]))
-        result["judge"] |= kappa(*result["judge"].pop("_own"))
+        result["judge"] |= rounded(compared(*result["judge"].pop("_own")))
         result["real_listings"] = measure_real(bench, real) if real else None
     result["seconds"] = round(time.monotonic() - started, 1)
     out.parent.mkdir(parents=True, exist_ok=True)

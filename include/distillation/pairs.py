@@ -1,7 +1,7 @@
 """Training pairs: chat prompt and wanted completion, as JSON Lines that TRL reads as they are.
 
-A line is {"prompt": [messages], "completion": [message], "group": text}; `group` decides the split, so that one merchant
-never stands in both the training and the held-out part.
+A line is {"prompt": [messages], "completion": [message], "group": text, "source": listing}; `group` decides the split, so
+that one merchant never stands in both the training and the held-out part.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def as_extracted(listing: Listing) -> Listing:
     return replace(listing, title=plain_text(clean(listing.title)), description=plain_text(clean(listing.description)))
 
 
-def writer_prompt(task: str, listing: Listing) -> list[dict[str, str]]:
-    return messages(f"{task}.j2", **listing_values(as_extracted(listing), FIELDS))
+def writer_prompt(
+    task: str, listing: Listing, template: str = "", fields: tuple[str, ...] = FIELDS
+) -> list[dict[str, str]]:
+    return messages(template or f"{task}.j2", **listing_values(as_extracted(listing), fields))
 
 
 def judge_prompt(task: str, listing: Listing, text: str) -> list[dict[str, str]]:
@@ -66,14 +68,22 @@ def judge_answer(found: Labelled) -> str:
     return json.dumps({**lists, "verdict": "pass" if found.faithful else "fail"}, ensure_ascii=False)
 
 
-def pair(prompt: list[dict[str, str]], completion: str, group: str) -> dict[str, Any]:
-    return {"prompt": prompt, "completion": [{"role": "assistant", "content": completion}], "group": group}
+def pair(prompt: list[dict[str, str]], completion: str, group: str, listing: Listing) -> dict[str, Any]:
+    names = ("merchant_id", "title", "description", "brand", "category", "locale", "attributes")
+    source = {name: getattr(listing, name) for name in names}
+    answer = [{"role": "assistant", "content": completion}]
+    return {"prompt": prompt, "completion": answer, "group": group, "source": source}
 
 
 def _writer_chunk(task: str, split: Split, count: int, seed: int) -> list[dict[str, Any]]:
     rng = random.Random(seed)  # noqa: S311
     return [
-        pair(writer_prompt(task, listing), copywriting.write(task, product, rng, split), f"world-{seed}-{index // 25}")
+        pair(
+            writer_prompt(task, listing),
+            copywriting.write(task, product, rng, split),
+            f"world-{seed}-{index // 25}",
+            listing,
+        )
         for index, (listing, product) in enumerate(merchants.examples(seed, count, split))
     ]
 
@@ -93,7 +103,8 @@ def _judge_chunk(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
 def judge_pair(rewrite: Rewrite, group: str) -> dict[str, Any]:
     """A judge's pair, labelled by the oracle."""
     found = oracle.check(rewrite.product, as_extracted(rewrite.listing), rewrite.text)
-    return pair(judge_prompt(rewrite.task, rewrite.listing, rewrite.text), judge_answer(found), group)
+    prompt = judge_prompt(rewrite.task, rewrite.listing, rewrite.text)
+    return pair(prompt, judge_answer(found), group, rewrite.listing)
 
 
 def from_world(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
@@ -12,11 +11,11 @@ from typing import Any
 
 from include.distillation import merchants, oracle
 from include.distillation.copywriting import Labelled
-from include.distillation.pairs import Rewrite, as_extracted, judge_prompt, writer_prompt
+from include.distillation.pairs import Rewrite, as_extracted, writer_prompt
 from include.distillation.world import Split
 
 log = logging.getLogger(__name__)
-MAX_NEW_TOKENS = {"title": 40, "description": 160, "judge": 110}
+MAX_NEW_TOKENS = {"title": 40, "description": 160}
 
 
 class Writer:
@@ -95,24 +94,3 @@ def rewrite_world(
         made += found
     random.Random(seed).shuffle(made)  # noqa: S311
     return made
-
-
-def judge_agreement(judge: Writer, rewrites: Sequence[Rewrite]) -> dict[str, float]:
-    """Cohen's kappa of the judge's verdicts against the oracle's, and the shares behind it."""
-    answers = judge.answer([judge_prompt(r.task, r.listing, r.text) for r in rewrites], MAX_NEW_TOKENS["judge"])
-    truth = [check(r).faithful for r in rewrites]
-    said: list[bool | None] = []
-    for answer in answers:
-        try:
-            value = json.loads(answer)
-            said.append(not value["unsupported"] and not value["contradictory"])
-        except (ValueError, KeyError, TypeError):
-            said.append(None)
-    both = [(t, s) for t, s in zip(truth, said, strict=True) if s is not None]
-    agree = sum(t == s for t, s in both) / max(1, len(both))
-    p_truth, p_said = (sum(pair[i] for pair in both) / max(1, len(both)) for i in (0, 1))
-    chance = p_truth * p_said + (1 - p_truth) * (1 - p_said)
-    return {
-        "rows": len(rewrites), "readable": len(both) / max(1, len(rewrites)), "agreement": agree,
-        "kappa": (agree - chance) / (1 - chance) if chance < 1 else 0.0, "faithful": p_truth, "passed": p_said,
-    }  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import jsonschema
 
+from include.extraction.cleaning import plain_text
 from include.generation.prompts import messages, neutralise
 from include.records import JudgeVerdict, SampledText
 from include.settings import JudgeSettings, digest, template_version
@@ -118,14 +119,15 @@ def not_evaluable(values: Mapping[str, str]) -> bool:
 
 
 def judge_values(text: SampledText, kind: str) -> dict[str, str]:
-    """Template values of one text: merchant text and copy alike cannot close their tags or forge a turn."""
+    """Template values of one text, plain as the writer saw it: merchant text and copy cannot close tags or forge a turn."""
     try:
         pairs = dict(json.loads(text.attributes or "{}"))
     except ValueError:
         pairs = {"attributes": text.attributes}
-    fields = {name: neutralise(str(getattr(text, name))) for name in ("title", "description", "brand", "category")}
+    names = ("title", "description", "brand", "category")
+    fields = {name: neutralise(plain_text(str(getattr(text, name)))) for name in names}
     return fields | {
-        "attributes": neutralise("; ".join(f"{key}: {value}" for key, value in pairs.items())),
+        "attributes": neutralise(plain_text("; ".join(f"{key}: {value}" for key, value in pairs.items()))),
         "locale": re.sub(r"[^\w.-]", " ", text.locale),
         "kind": kind,
         "copy": neutralise(text.output),
