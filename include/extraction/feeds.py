@@ -300,9 +300,11 @@ def _batched(rows: Iterator[object], batch_rows: int, report: FeedReport) -> Ite
                 yield batch
                 batch = []
     except _FILE_ERRORS:
-        yield batch
+        if batch:
+            yield batch
         raise
-    yield batch
+    if batch:
+        yield batch
 
 
 def _version(fs: Any, path: str, file: FeedFile, spec: RunSpec) -> datetime:

@@ -132,7 +132,7 @@ class Reading:
             for batch in source.batches(self.window):
                 self._take(batch)
                 done += len(batch)
-                rate = done / max(time.monotonic() - started, 1e-6)
+                rate = max(done, 1) / max(time.monotonic() - started, 1e-6)
                 log.info("%d of %d listings, %.0f/s, %.0f s left", done, expected, rate, max(expected - done, 0) / rate)
         self.out_of_reach.flush()
         return {

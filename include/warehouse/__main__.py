@@ -5,21 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 from include.partitions import TornPartError, plain_json
 from include.records import AccountingError
 from include.runs import WAREHOUSE_URL_VARIABLE, Run, url_from_environment
-from include.settings import SettingsError, load_settings
+from include.settings import SettingsError, load_settings, resolve_path
 from include.warehouse import leases
 from include.warehouse.database import UnreachableError
 from include.warehouse.load import LoadRefusedError, load, reconcile
 from include.warehouse.migrate import OldSchemaError, migrate
+from include.warehouse.revert import RevertError, revert
+from include.warehouse.upkeep import PinError, clean_parts, clean_warehouse, pin
 
 _ERRORS = (
     UnreachableError, LoadRefusedError, OldSchemaError, AccountingError, TornPartError, FileNotFoundError, SettingsError,
     leases.LeaseHeldError,
+    RevertError, PinError,
 )  # fmt: skip
 
 
@@ -37,6 +40,17 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("release", help="remove the leases of a dead run")
     command.add_argument("--date", required=True, type=date.fromisoformat)
     command.add_argument("--task", help="one enhancement task; default: all")
+    command = commands.add_parser("revert", help="take one run's copy back: every listing gets what stood before")
+    command.add_argument("--run-id", required=True)
+    command.add_argument("--task", required=True)
+    for name, text in (("pin", "keep a person's copy from being overwritten"), ("unpin", "let runs write it again")):
+        command = commands.add_parser(name, help=text)
+        for option in ("--merchant", "--listing", "--task"):
+            command.add_argument(option, required=True)
+        if name == "pin":
+            command.add_argument("--text", help="copy to publish in place of the live one")
+    command = commands.add_parser("clean", help="remove history, quarantine, runs and run folders that are old")
+    command.add_argument("--days", type=int, required=True)
     return parser
 
 
@@ -46,6 +60,16 @@ def _run(args: argparse.Namespace, url: str) -> Any:
     if args.command == "release":
         tasks = [args.task] if args.task else sorted(load_settings().tasks)
         return {"released": [task for task in tasks if leases.release_any(args.date, task, warehouse_url=url)]}
+    if args.command == "revert":
+        return revert(args.run_id, args.task, warehouse_url=url)
+    if args.command in ("pin", "unpin"):
+        text, on = getattr(args, "text", None), args.command == "pin"
+        pin(args.merchant, args.listing, args.task, warehouse_url=url, text=text, on=on)
+        return {"pinned": on}
+    if args.command == "clean":
+        data_url = resolve_path(load_settings().pipeline.data_url)
+        folders = clean_parts(data_url, args.days, datetime.now(UTC).date())
+        return clean_warehouse(args.days, warehouse_url=url) | {"run_folders": folders}
     stage = load if args.command == "load" else reconcile
     return stage(Run.open(args.run_dir), args.task, warehouse_url=url)
 

@@ -9,6 +9,7 @@ import pytest
 from include.records import EndedCopy
 from include.warehouse.load import load, reconcile
 from include.warehouse.revert import RevertError, revert
+from include.warehouse.upkeep import PinError, clean_parts, clean_warehouse, pin
 from tests.integration.warehouse_runs import (
     DAY,
     STAMP,
@@ -19,6 +20,7 @@ from tests.integration.warehouse_runs import (
     live,
     moment,
     open_run,
+    refusal,
     rows,
     run_extract,
     seed,
@@ -139,3 +141,37 @@ def test_a_rerun_whose_gate_accepts_less_takes_the_rest_back(warehouse_url, tmp_
     failed = [verdicts[0].text_id, verdicts[1].text_id]
     published(tmp_path, warehouse_url, verdicts, "run-1", failed_text_ids=failed)
     assert live(warehouse_url) == {"l1": "old", "l3": "three"}
+
+
+def test_pinned_copy_outlasts_runs_and_withdrawal(warehouse_url, tmp_path):
+    published(tmp_path, warehouse_url, [verdict("l1", "ours"), verdict("l2", "ours")], "run-1")
+    pin("m1", "l1", TASK, warehouse_url=warehouse_url, text="a person's")
+    gone = EndedCopy(merchant_id="m1", listing_id="l1", locale="", source_updated_at=LATER, reason="retired")
+    new = [verdict("l1", "new"), verdict("l2", "new")]
+    run = finished_run(tmp_path, new, run_id="run-2", day=date(2026, 3, 7), extracted_at=LATER, ended=[gone])
+    assert load(run, TASK, warehouse_url=warehouse_url)["stale"] == 1
+    assert live(warehouse_url) == {"l1": "a person's", "l2": "new"}
+    pin("m1", "l1", TASK, warehouse_url=warehouse_url, on=False)
+    later = datetime(2026, 3, 10, tzinfo=UTC)
+    published(tmp_path, warehouse_url, [verdict("l1", "newest")], "run-3", day=date(2026, 3, 8), extracted_at=later)
+    assert live(warehouse_url)["l1"] == "newest"
+    with pytest.raises(PinError, match="no live title of listing 'l9'"):
+        pin("m1", "l9", TASK, warehouse_url=warehouse_url)
+
+
+def test_clean_keeps_live_copy_and_what_is_young(warehouse_url, tmp_path):
+    published(tmp_path, warehouse_url, [verdict("l1", "old")], "run-1", refused=[refusal("l9")])
+    published(tmp_path, warehouse_url, [verdict("l1", "new")], "run-2", extracted_at=LATER)
+    assert clean_warehouse(30, warehouse_url=warehouse_url) == {
+        "copy_history": 0, "quarantine": 0, "runs": 0, "staging_tables": 0,
+    }  # fmt: skip
+    result = clean_warehouse(-1, warehouse_url=warehouse_url)
+    assert (result["copy_history"], result["quarantine"], result["runs"]) == (1, 1, 2)
+    assert live(warehouse_url) == {"l1": "new"}
+
+
+def test_clean_removes_old_run_folders_only(tmp_path):
+    for name in ("dt=2026-01-01", "dt=2026-03-05", "other", "2026-01-01"):
+        (tmp_path / name).mkdir()
+    assert clean_parts(str(tmp_path), 30, date(2026, 3, 6)) == ["dt=2026-01-01", ]  # fmt: skip
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2026-01-01", "dt=2026-03-05", "other"]
