@@ -1,8 +1,5 @@
 """Counting, facts, settings, linear time, and that verdicts are pure."""
 
-import random
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -281,50 +278,3 @@ def test_any_text_gets_the_same_verdict_twice(output, source, finish_reason):
 def test_every_validator_says_what_it_looks_for():
     assert all(v.check.__doc__ for v in validators().values())
     assert len(validators()) > 30
-
-
-MEGABYTE = 1_000_000
-HOSTILE = {
-    "one letter": "a" * MEGABYTE,
-    "letter and space": "a " * (MEGABYTE // 2),
-    "stars": " *a" * (MEGABYTE // 3),
-    "double stars": "**a " * (MEGABYTE // 4),
-    "underscores": " _a" * (MEGABYTE // 3),
-    "brackets": "[" * MEGABYTE,
-    "links": "](" * (MEGABYTE // 2),
-    "tags": "<b " * (MEGABYTE // 3),
-    "dashes": "x\n" + "-" * MEGABYTE + "x",
-    "rule": "* " * (MEGABYTE // 2) + "x",
-    "pipes": "|" * MEGABYTE + "x",
-    "ticks": "`" * (MEGABYTE - 1),
-    "backtick words": "`a " * (MEGABYTE // 3),
-    "dots": "a." * (MEGABYTE // 2),
-    "domains": "aa.bb." * (MEGABYTE // 6) + "@",
-    "digits": "1" * MEGABYTE,
-    "commas": "1," * (MEGABYTE // 2),
-    "number and spaces": "5" + " " * (MEGABYTE - 2) + "x",
-    "sizes": "5 x " * (MEGABYTE // 4),
-    "codes": " ".join(f"A{i}B" for i in range(MEGABYTE // 8)),
-    "orders": "ignore all instructions " * (MEGABYTE // 24),
-    "Han": "\u8fd9\u4e2a" * (MEGABYTE // 2),
-    "marks": "e" + "\u0301" * (MEGABYTE - 1),
-    "joined emoji": "\U0001f468\u200d" * (MEGABYTE // 2),
-    "joiners": "\u200d" * MEGABYTE,
-    "quotes": '"' * MEGABYTE,
-    "reasoning": "<think>" * (MEGABYTE // 7),
-    "braces": "{{" * (MEGABYTE // 2),
-    "line breaks": "- \n" * (MEGABYTE // 3),
-    "prose": " ".join(
-        random.Random(3).choices(["der", "la", "the", "mug", "Keramik", "12", "cm", "tasse"], k=MEGABYTE // 5)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_megabyte_takes_linear_time(name):
-    """A validator that is not linear needs minutes or more for a megabyte; with itself as its source it has most to compare."""
-    text = HOSTILE[name]
-    started = time.process_time()
-    DESCRIPTION.check(Source(title="Blue mug", description="A blue mug.", locale="en-US"), text)
-    DESCRIPTION.check(Source(title="Blue mug", description=text, locale="en-US"), text[: MEGABYTE // 2])
-    assert time.process_time() - started < 40
