@@ -56,7 +56,7 @@ def test_each_missing_thing_is_found_and_the_rest_still_checked(
     monkeypatch.setenv("ADS_WAREHOUSE_URL", f"sqlite:///{healthy}/new.db")
     found = failures()
     assert {"catalog", "warehouse"} <= set(found)
-    assert "prepare-model" in found["model of cpu-smollm2"].mend
+    assert "prepare-model" in found["model of cpu-smollm2-title"].mend
     assert not (healthy / "new.db").exists()  # looking does not make a database
     assert doctor.main() == 1
     assert "mend:" in capsys.readouterr().out
