@@ -43,7 +43,7 @@ export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
 export GX_ANALYTICS_ENABLED := false
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help install run up preview prepare test check doctor lock clean distclean
+.PHONY: help install run up preview prepare test test-long check doctor lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z%-]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -116,6 +116,10 @@ doctor: $(RUNTIME)  ## what is missing on this machine, and how to mend it
 test: $(DEV)  ## unit, DAG and integration tests (PYTEST_ARGS="-k warehouse")
 	@python -m include.generation prepare-model
 	@python -m pytest $(PYTEST_ARGS)
+
+test-long: $(DEV)  ## the tests that need minutes of a real engine or scheduler
+	@python -m include.generation prepare-model
+	@python -m pytest -m "long and not gpu" $(PYTEST_ARGS)
 
 check: $(DEV)  ## lint, format, types, layers
 	$(STEP) "ruff"

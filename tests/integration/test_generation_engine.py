@@ -23,7 +23,7 @@ from include.runs import Run
 from include.settings import PROJECT_ROOT, load_settings
 from tests.generating import generated, item, make_run
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 SCHEMA = {
     "type": "object",

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from tests.nightly import Nightly, sample_rows
 
-pytestmark = [pytest.mark.engine, pytest.mark.scheduler]
+pytestmark = [pytest.mark.engine, pytest.mark.scheduler, pytest.mark.long]
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).date()
 GENERATE = "title.process_bin.generate"
 
