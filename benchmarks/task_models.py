@@ -1,8 +1,9 @@
 """The three task models on held-out listings, on the real CPU engine: `make bench-task-models`.
 
 Titles and descriptions by the adapters and by the plain base model, for held-out categories, brands and wordings: share
-that passes the validators, share that the oracle finds faithful, lengths. Then the judge adapter reads the adapters' own
-rewrites and planted faults; its verdicts are compared with the oracle's. Writes build/bench/task_models.json.
+that passes the validators, share without a claim that the oracle finds wrong, lengths. Then the judge adapter, with its
+calibrated threshold, reads the adapters' own rewrites and planted faults; its verdicts are compared with the oracle's.
+Writes build/bench/task_models.json.
 
 Real listings of ../shared/data are measured the same way where they are there (no facts are known, so no oracle).
 """
@@ -16,18 +17,26 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from include.distillation import copywriting, merchants, oracle, pairs
-from include.distillation.evaluation import ask, compared, judged
-from include.generation.engine import open_engine
-from include.records import JudgeVerdict, Listing
+from include.distillation.evaluation import ask, compared
+from include.generation.engine import Output, open_engine
+from include.judging.calibration import current_calibration
+from include.judging.confidence import clean_probability
+from include.judging.rubric import read_answer
+from include.judging.scoring import sampling_params
+from include.records import JudgeScore, JudgeVerdict, Listing
 from include.settings import PROJECT_ROOT, load_settings
 from include.validation.checker import Checker
 from include.validation.view import Source
 
 REAL = PROJECT_ROOT.parent / "shared" / "data"
+BASE = "cpu-smollm2"
 log = logging.getLogger("bench")
 
 
@@ -35,28 +44,53 @@ def sentences(text: str) -> int:
     return len(re.findall(r"[.!?](?=\s|$)", text))
 
 
-class Bench:
-    """One engine on the shared base with all adapters, and the validators of the default configuration."""
+def _answers(profile: str, prompts: Sequence[Any], params: Mapping[str, Any]) -> list[Output]:
+    with open_engine(load_settings().engines[profile]) as engine:
+        return ask(engine, prompts, params, None)
 
-    def __init__(self, engine: Any, adapters: dict[str, str]) -> None:
-        self.engine, self.adapters = engine, adapters
+
+def answers(profile: str, prompts: Sequence[Any], params: Mapping[str, Any]) -> list[Output]:
+    """One engine of a profile in a process of its own, since a process cannot start a second one cleanly."""
+    started = time.monotonic()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        found = pool.submit(_answers, profile, prompts, params).result()
+    log.info("%s: %d answers in %.0f s", profile, len(found), time.monotonic() - started)
+    return found
+
+
+class Bench:
+    """The default configuration's engines and validators."""
+
+    def __init__(self) -> None:
         self.settings = load_settings()
         self.checkers = {task: Checker.of(self.settings, task) for task in pairs.WRITERS}
 
-    def write(self, task: str, listings: list[Listing], adapter: str | None) -> list[Any]:
+    def write(self, task: str, listings: list[Listing], profile: str = "") -> list[Output]:
         params = dict(self.settings.task(task).sampling_params)
-        return ask(self.engine, [pairs.writer_prompt(task, listing) for listing in listings], params, adapter)
+        prompts = [pairs.writer_prompt(task, listing) for listing in listings]
+        return answers(profile or self.settings.task(task).engine, prompts, params)
 
-    def outcome(self, task: str, listing: Listing, output: Any) -> Any:
+    def outcome(self, task: str, listing: Listing, output: Output) -> Any:
         source = {
             name: getattr(pairs.as_extracted(listing), name) for name in ("title", "description", "locale", "brand")
         }
         source["attributes"] = json.loads(listing.attributes)
         return self.checkers[task].check(Source.from_json(source), output.text, output.finish_reason)
 
-    def judge(self, rewrites: list[pairs.Rewrite]) -> list[JudgeVerdict]:
-        prompts = [pairs.judge_prompt(r.task, r.listing, r.text) for r in rewrites]
-        return judged(self.engine, self.settings.judge, self.adapters["judge"], prompts)
+    def judge(self, rewrites: list[tuple[str, Listing, str]]) -> list[dict[str, JudgeVerdict]]:
+        """For each (task, listing, text): the verdict of the claims alone, and the calibrated one."""
+        judge, calibration = self.settings.judge, current_calibration(self.settings, "all")
+        prompts = [pairs.judge_prompt(*rewrite) for rewrite in rewrites]
+        found = []
+        for output in answers(judge.engine, prompts, sampling_params(judge)):
+            verdict = read_answer(output.text, judge).verdict
+            score = JudgeScore(text_id="", stratum="", weight=1.0, verdict=verdict)
+            score.score = clean_probability(output.logprobs) if verdict is not JudgeVerdict.ERROR else None
+            passes = calibration.passes(score) if calibration else verdict is JudgeVerdict.PASS
+            known = verdict is not JudgeVerdict.ERROR
+            calibrated = (JudgeVerdict.PASS if passes else JudgeVerdict.FAIL) if known else verdict
+            found.append({"claims": verdict, "calibrated": calibrated})
+        return found
 
 
 def rounded(figures: dict[str, float]) -> dict[str, float]:
@@ -73,8 +107,8 @@ def measure(bench: Bench, task: str, made: list[pairs.Rewrite], outputs: list[An
         reasons.update(verdict.reasons)
         row = {
             "validator_pass_rate": verdict.ok,
-            "oracle_faithful_rate": found.faithful and not found.omitted and bool(output.text.strip()),
-            "no_wrong_claim_rate": found.faithful,
+            "oracle_faithful_rate": found.faithful and bool(output.text.strip()),
+            "product_named_rate": not found.omitted,  # in the merchant's own words
             "mean_words": len(output.text.split()),
             "mean_sentences": sentences(output.text),
         }
@@ -103,96 +137,96 @@ def real_listings(count: int) -> list[Listing]:
     return found
 
 
-def run(rows: int, planted: int, real: int, out: Path) -> dict[str, Any]:
-    settings = load_settings()
-    adapters = {task: str(PROJECT_ROOT / "include" / "adapters" / task) for task in ("title", "description", "judge")}
-    base = settings.engines["cpu-smollm2"]
-    sources = list(merchants.examples(20_260_101, rows, "held_out"))
-    listings = [listing for listing, _ in sources]
-    started = time.monotonic()
-    result: dict[str, Any] = {"base": base.model, "rows": rows}
-    with open_engine(base, adapters=list(adapters.values())) as engine:
-        bench = Bench(engine, adapters)
-        rewrites: dict[str, list[pairs.Rewrite]] = {}
-        for task in pairs.WRITERS:
-            for name, adapter in (("adapter", adapters[task]), ("base", None)):
-                used = len(sources) if name == "adapter" else len(sources) // 2
-                outputs = bench.write(task, listings[:used], adapter)
-                made = [
-                    pairs.Rewrite(task, listing, product, output.text)
-                    for (listing, product), output in zip(sources[:used], outputs, strict=True)
-                ]
-                table = measure(bench, task, made, outputs)
-                log.info("%s by %s: %s", task, name, json.dumps(table["all"]))
-                if name == "adapter":
-                    rewrites[task] = made
-                    result[task] = table["en-US"] | {"locales": table}
-                else:
-                    result[task]["base_model"] = table["en-US"] | {"locales": table}
-        rng = random.Random(4)
-        faulty = [
-            pairs.Rewrite(
-                task,
-                listing,
-                product,
-                copywriting.labelled_copy(task, product, rng, "held_out", rng.random() < 0.5).text,
-            )
-            for listing, product in merchants.examples(20_260_102, planted, "held_out")
-            for task in [rng.choice(pairs.WRITERS)]
+def run(rows: int, base_rows: int, planted: int, real: int, out: Path) -> dict[str, Any]:
+    bench, started = Bench(), time.monotonic()
+    sources = list(merchants.examples(20_260_301, rows, "held_out"))  # other listings than the calibration's
+    known, unknown = [listing for listing, _ in sources], real_listings(real) if real else []
+    result: dict[str, Any] = {"rows": rows, "base_rows": base_rows}
+    to_judge: dict[str, list[tuple[str, Listing, str]]] = {}
+    truth: dict[str, list[bool]] = {}
+
+    def facts_known(task: str, outputs: list[Output]) -> list[pairs.Rewrite]:
+        return [
+            pairs.Rewrite(task, listing, product, output.text)
+            for (listing, product), output in zip(sources, outputs, strict=False)
         ]
-        result["judge"] = {}
-        for name, made in (*rewrites.items(), ("planted", faulty)):
-            truth = [oracle.check(r.product, pairs.as_extracted(r.listing), r.text).faithful for r in made]
-            said = bench.judge(made)
-            result["judge"][name] = rounded(compared(truth, said))
-            if name != "planted":
-                result["judge"].setdefault("_own", ([], []))
-                result["judge"]["_own"][0].extend(truth)
-                result["judge"]["_own"][1].extend(said)
-            log.info("judge on %s: %s", name, json.dumps(result["judge"][name]))
-        result["judge"] |= rounded(compared(*result["judge"].pop("_own")))
-        result["real_listings"] = measure_real(bench, real) if real else None
+
+    result["real_listings"] = {"rows": len(unknown)} if unknown else None
+    for task in pairs.WRITERS:
+        outputs = bench.write(task, known + unknown)
+        made = facts_known(task, outputs)
+        table = measure(bench, task, made, outputs[:rows])
+        result[task] = table["en-US"] | {"locales": table}
+        log.info("%s: %s", task, json.dumps(table, ensure_ascii=False))
+        to_judge[task] = [(task, r.listing, r.text) for r in made]
+        truth[task] = [faithful(r) for r in made]
+        if unknown:
+            result["real_listings"][task] = measure_real(bench, task, unknown, outputs[rows:])
+            to_judge[f"real {task}"] = [(task, li, o.text) for li, o in zip(unknown, outputs[rows:], strict=True)]
+        plain = bench.write(task, known[:base_rows], BASE)
+        table = measure(bench, task, facts_known(task, plain), plain)
+        result[task]["base_model"] = table["en-US"] | {"locales": table}
+        log.info("%s by the base model: %s", task, json.dumps(table, ensure_ascii=False))
+    rng = random.Random(4)
+    faulty = []
+    for listing, product in merchants.examples(20_260_302, planted, "held_out"):
+        task = rng.choice(pairs.WRITERS)
+        text = copywriting.labelled_copy(task, product, rng, "held_out", rng.random() < 0.5).text
+        faulty.append(pairs.Rewrite(task, listing, product, text))
+    to_judge["planted"] = [(r.task, r.listing, r.text) for r in faulty]
+    truth["planted"] = [faithful(r) for r in faulty]
+    said = iter(bench.judge([rewrite for group in to_judge.values() for rewrite in group]))
+    verdicts = {name: [next(said) for _ in group] for name, group in to_judge.items()}
+    result["judge"] = {}
+    for kind in ("calibrated", "claims"):
+        own = [(t, v[kind]) for task in pairs.WRITERS for t, v in zip(truth[task], verdicts[task], strict=True)]
+        groups = {"": own} | {
+            f"{name}_": list(zip(labels, [v[kind] for v in verdicts[name]], strict=True))
+            for name, labels in truth.items()
+        }
+        for name, found in groups.items():
+            figures = rounded(compared([t for t, _ in found], [v for _, v in found]))
+            if kind == "calibrated" and not name:
+                result["judge"] |= figures
+            result["judge"][f"{name}{kind}"] = figures
+    for name, found in verdicts.items():
+        if name.startswith("real "):
+            tally = Counter(v["calibrated"].value for v in found)
+            result["real_listings"][name.removeprefix("real ")]["judge"] = dict(tally)
+    log.info("judge: %s", json.dumps(result["judge"]))
     result["seconds"] = round(time.monotonic() - started, 1)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return result
 
 
-def measure_real(bench: Bench, count: int) -> dict[str, Any] | None:
-    """The validators, lengths and the judge on listings that nobody here wrote; None where they are absent."""
-    listings = real_listings(count)
-    if not listings:
-        log.info("no real listings at %s: left out of the table", REAL)
-        return None
-    table: dict[str, Any] = {"rows": len(listings)}
-    for task in pairs.WRITERS:
-        outputs = bench.write(task, listings, bench.adapters[task])
-        outcomes = [bench.outcome(task, listing, output) for listing, output in zip(listings, outputs, strict=True)]
-        product = merchants.sample_product(random.Random(1), "held_out", "en-US")
-        made = [pairs.Rewrite(task, li, product, o.text) for li, o in zip(listings, outputs, strict=True)]
-        verdicts = Counter(verdict.value for verdict in bench.judge(made))
-        table[task] = {
-            "validator_pass_rate": round(sum(o.ok for o in outcomes) / len(outcomes), 4),
-            "mean_words": round(sum(len(o.text.split()) for o in outputs) / len(outputs), 2),
-            "mean_sentences": round(sum(sentences(o.text) for o in outputs) / len(outputs), 2),
-            "judge": dict(verdicts),
-            "reasons": dict(Counter(reason for o in outcomes for reason in o.reasons).most_common()),
-        }
-        log.info("%s of real listings: %s", task, json.dumps(table[task]))
-        for listing, output in list(zip(listings, outputs, strict=True))[:5]:
-            log.info("  %s -> %s", listing.title[:80], output.text[:200])
-    return table
+def faithful(rewrite: pairs.Rewrite) -> bool:
+    return oracle.check(rewrite.product, pairs.as_extracted(rewrite.listing), rewrite.text).faithful
+
+
+def measure_real(bench: Bench, task: str, listings: list[Listing], outputs: list[Output]) -> dict[str, Any]:
+    """The validators and lengths on listings that nobody here wrote."""
+    outcomes = [bench.outcome(task, listing, output) for listing, output in zip(listings, outputs, strict=True)]
+    for listing, output in list(zip(listings, outputs, strict=True))[:5]:
+        log.info("  %s -> %s", listing.title[:80], output.text[:200])
+    return {
+        "validator_pass_rate": round(sum(o.ok for o in outcomes) / len(outcomes), 4),
+        "mean_words": round(sum(len(o.text.split()) for o in outputs) / len(outputs), 2),
+        "mean_sentences": round(sum(sentences(o.text) for o in outputs) / len(outputs), 2),
+        "reasons": dict(Counter(reason for o in outcomes for reason in o.reasons).most_common()),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=300, help="held-out listings, all locales")
-    parser.add_argument("--planted", type=int, default=150)
+    parser.add_argument("--base-rows", type=int, default=100, help="of them also by the plain base model")
+    parser.add_argument("--planted", type=int, default=100)
     parser.add_argument("--real", type=int, default=200)
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "build" / "bench" / "task_models.json")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    result = run(args.rows, args.planted, args.real, args.out)
+    result = run(args.rows, args.base_rows, args.planted, args.real, args.out)
     for task in ("title", "description"):
         print(task, json.dumps({k: v for k, v in result[task].items() if k not in ("locales", "base_model")}))
     print("judge", json.dumps({k: v for k, v in result["judge"].items() if not isinstance(v, dict)}))

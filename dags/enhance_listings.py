@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from airflow.sdk import CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, chain, dag, task, task_group
+from airflow.sdk import Asset, CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, chain, dag, task, task_group
 
 from include.settings import load_settings
 from listing_operators import stages
@@ -74,7 +74,8 @@ def enhance_listings() -> None:
                 connections=endpoint_connections(SETTINGS.engines[SETTINGS.judge.engine]),
             )
             gate = task(retries=0)(stages.gate)(run_dir, name)
-            load, reconcile = task(stages.load)(run_dir, name), task(stages.reconcile)(run_dir, name)
+            load = task(outlets=[Asset(f"listing_copy_{name}")])(stages.load)(run_dir, name)
+            reconcile = task(stages.reconcile)(run_dir, name)
             chain(processed, sample, judge, gate, load, reconcile)
             gates.append(gate)
             loads.append(load)

@@ -30,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     pairs.add_argument("--batch", type=Path, nargs=2, metavar=("RESULTS", "SOURCES"), help="a hosted batch's results")
     pairs.add_argument("--run-dir", nargs="*", default=[], help="finished runs whose accepted copy is taken")
     pairs.add_argument("--rewrites", type=Path, nargs="*", default=[], help="for a judge: files written by `rewrite`")
+    pairs.add_argument("--balanced", action="store_true", help="of the rewrites, as many faithful ones as faulty ones")
     pairs.add_argument("--split", choices=("train", "held_out"), default="train")
     pairs.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     pairs.add_argument("--seed", type=int, default=1)
@@ -45,6 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     rewrite.add_argument("--count", type=int, default=1000)
     rewrite.add_argument("--seed", type=int, default=5)
     rewrite.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0, 1.3])
+
+    labels = commands.add_parser("labels", help="oracle-labelled pairs of rewrites, to calibrate a judge on")
+    labels.add_argument("--rewrites", type=Path, nargs="+", required=True, help="files written by `rewrite`")
+    labels.add_argument("--out", type=Path, required=True)
 
     evaluate = commands.add_parser("evaluate", help="a candidate against the incumbent on the held-out pairs")
     evaluate.add_argument("--pairs", type=Path, required=True)
@@ -86,8 +91,7 @@ def make_pairs(args: argparse.Namespace) -> dict[str, Any]:
         if args.task != "judge":
             yield from harvest.to_pairs(harvested(), load_settings(), args.task)
         for path in args.rewrites:
-            for index, rewrite in enumerate(pairs.from_rows(path)):
-                yield pairs.judge_pair(rewrite, f"{path.name}-{index // 50}")
+            yield from pairs.judge_pairs(path, args.balanced)
 
     count = pairs.write_jsonl(args.out, rows())
     if not count:
@@ -161,6 +165,11 @@ def main() -> int:
             from include.distillation.merchants import write_sample
 
             print(f"{write_sample(args.out)} listings written to {args.out}")
+        elif args.command == "labels":
+            from include.distillation import pairs
+
+            rows = (pairs.labelled_row(rewrite) for path in args.rewrites for rewrite in pairs.from_rows(path))
+            print(f"{pairs.write_jsonl(args.out, rows)} labelled pairs written to {args.out}")
         else:
             print(json.dumps((make_pairs if args.command == "pairs" else register_model)(args)))
     except (ValueError, OSError) as error:

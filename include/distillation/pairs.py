@@ -107,6 +107,35 @@ def judge_pair(rewrite: Rewrite, group: str) -> dict[str, Any]:
     return pair(prompt, judge_answer(found), group, rewrite.listing)
 
 
+def labelled_row(rewrite: Rewrite) -> dict[str, Any]:
+    """A line of `python -m include.judging calibrate --labels`, labelled by the oracle."""
+    listing = as_extracted(rewrite.listing)
+    found = oracle.check(rewrite.product, listing, rewrite.text)
+    kinds = [kind for kind in ("unsupported", "contradictory") if getattr(found, kind)]
+    return {
+        "document": listing.listing_id,
+        "source": {name: getattr(listing, name) for name in FIELDS},
+        "output": rewrite.text,
+        "label": int(found.faithful),
+        "locale": listing.locale,
+        "kind": rewrite.task,
+        "error_type": " and ".join(kinds),
+    }
+
+
+def judge_pairs(path: Path, balanced: bool) -> Iterator[dict[str, Any]]:
+    """Judge's pairs of rewrites that `to_row` wrote; balanced: a faithful one for every faulty one so far, no more."""
+    spare = 0
+    for index, rewrite in enumerate(from_rows(path)):
+        found = judge_pair(rewrite, f"{path.name}-{index // 50}")
+        faithful = '"verdict": "pass"' in found["completion"][0]["content"]
+        spare += -1 if faithful else 1
+        if balanced and faithful and spare < 0:
+            spare = 0
+            continue
+        yield found
+
+
 def from_world(
     task: Task, count: int, seed: int, split: Split = "train", workers: int = 1, chunk: int = 500
 ) -> Iterator[dict[str, Any]]:

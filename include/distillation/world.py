@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -94,7 +95,7 @@ def sample_product(rng: random.Random, split: Split, locale: str, category: str 
     """A product with random facts of its category."""
     category = category or rng.choice(categories(split))
     found = data("categories")["categories"][category]
-    made_up = split == "train" and rng.random() < 0.6
+    made_up = split == "train" and rng.random() < 0.75
     gender, noun = _made_up_noun(rng, locale) if made_up else rng.choice(nouns(category, locale))
     attributes = _any_attributes(rng) if made_up else list(found["attrs"].items())
     materials, features, uses = found["materials"], found["features"], found["uses"]
@@ -229,13 +230,27 @@ def _made_up_noun(rng: random.Random, locale: str) -> tuple[str, str]:
     return _made_up_noun(rng, locale) if noun in _held_out_nouns() else (gender, noun)
 
 
+def _made_up_brand(rng: random.Random) -> str:
+    """A name of parts or of syllables; never a held-out one, nor one so like it that it would be taken for it."""
+    parts = data("compounds")
+    name = "".join(rng.sample(_SYLLABLES, rng.choice((2, 3, 4)))).capitalize()
+    if rng.random() < 0.6:
+        name = rng.choice(parts["brand_starts"]) + rng.choice(parts["brand_ends"])
+    if rng.random() < 0.25:
+        name = f"{name} {rng.choice(parts['brand_suffixes'])}"
+    if rng.random() < 0.1:
+        name = name.upper()
+    first = name.split()[0].lower()
+    near = any(
+        SequenceMatcher(None, brand.split()[0].lower(), first).ratio() > 0.8 for brand in data("brands")["held_out"]
+    )
+    return _made_up_brand(rng) if near else name
+
+
 def _brand(rng: random.Random, split: Split) -> str:
-    """A listed brand; in training also a made-up one, so that the model learns to copy names, not to know them."""
-    if split == "train" and rng.random() < 0.5:
-        name = "".join(rng.sample(_SYLLABLES, rng.choice((2, 3)))).capitalize()
-        return rng.choice(
-            (name, name, name.upper(), f"{name} {rng.choice(('Home', 'Living', 'Pro', 'Sport', 'Design'))}")
-        )
+    """A listed brand; in training mostly a made-up one, so that the model learns to copy names, not to know them."""
+    if split == "train" and rng.random() < 0.75:
+        return _made_up_brand(rng)
     return str(rng.choice(data("brands")[split]))
 
 

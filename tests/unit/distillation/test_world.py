@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import random
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from include.distillation import copywriting, merchants, oracle
-from include.distillation.pairs import as_extracted
+from include.distillation import copywriting, merchants, oracle, pairs
+from include.distillation.pairs import Rewrite, as_extracted
 from include.distillation.world import LOCALES, Quantity, categories, data, nouns, sample_product, slots
 from include.settings import PROJECT_ROOT, load_settings
 from include.validation.checker import Checker
@@ -99,7 +101,7 @@ def test_the_sample_catalog_is_what_the_world_writes_and_messy_enough() -> None:
     with SAMPLE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows == merchants.sample_catalog()
-    assert len(rows) >= 320
+    assert len(rows) >= 300
     assert len({row["merchant_id"] for row in rows}) >= 8
     assert {row["locale"] for row in rows} == set(LOCALES)
     assert len({row["category"] for row in rows if row["category"] and row["locale"] == "en-US"}) >= 15
@@ -115,3 +117,19 @@ def test_the_sample_catalog_is_what_the_world_writes_and_messy_enough() -> None:
     contents = [(row["merchant_id"], row["title"], row["description"], row["attributes"]) for row in rows]
     assert len(set(contents)) < len(contents)
     assert SAMPLE.stat().st_size < 400_000
+
+
+def test_balanced_judge_pairs_hold_no_more_faithful_rewrites_than_faulty_ones(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    made = [
+        Rewrite("title", listing, product, copywriting.labelled_copy("title", product, rng, faulty=index % 5 == 0).text)
+        for index, (listing, product) in enumerate(merchants.examples(8, 60, "train"))
+    ]
+    pairs.write_jsonl(tmp_path / "rewrites.jsonl", map(pairs.to_row, made))
+    answers = [
+        json.loads(row["completion"][0]["content"]) for row in pairs.judge_pairs(tmp_path / "rewrites.jsonl", True)
+    ]
+    verdicts = Counter(answer["verdict"] for answer in answers)
+    assert verdicts["fail"] == sum(not pairs.labelled_row(rewrite)["label"] for rewrite in made) > 0
+    assert 0 < verdicts["pass"] <= verdicts["fail"]
+    assert len(list(pairs.judge_pairs(tmp_path / "rewrites.jsonl", False))) == len(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from include.generation import vllm_engine
 from include.generation.engine import EngineDeadError, EngineMetrics, EngineStartError, Request
-from include.generation.vllm_engine import VllmEngine, lora_rank
+from include.generation.vllm_engine import VllmEngine, json_grammar, lora_rank
 from tests.generating import profile
 
 
@@ -111,3 +112,14 @@ def test_a_prompt_that_leaves_no_room_for_its_answer_is_refused_before_submissio
         if answer is not None:
             assert (answer.error, answer.prompt_tokens, answer.token_limit) == ("input_too_long", 69, 68)
     assert submitted == ["68"]
+
+
+def test_structured_output_leaves_no_room_for_loops_of_whitespace() -> None:
+    xgrammar = pytest.importorskip("xgrammar")
+    schema = {"type": "object", "properties": {"faults": {"type": "array"}, "ok": {"enum": ["yes", "no"]}}}
+    schema |= {"required": ["faults", "ok"]}
+    grammar = xgrammar.Grammar.from_ebnf(json_grammar(json.dumps(schema)))
+    accepts = xgrammar.testing._is_grammar_accept_string
+    assert accepts(grammar, json.dumps({"faults": ["a"], "ok": "yes"}))
+    assert not accepts(grammar, '{\n\n"faults": [], "ok": "yes"}')
+    assert not accepts(grammar, '{"faults": [], "ok": "perhaps"}')
