@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from include.validation.registry import validator
+from include.validation.registry import by_pattern, validator
 from include.validation.repairs import OPEN_REASONING
 from include.validation.view import View
 
 # A text that stops here was cut: open punctuation, or a word that must be followed by another.
 _OPEN_ENDS = frozenset(",;:([&/–—-")
 _WORDS = (
-    "and or the a an of with for to from by und oder mit für der die das et ou avec pour le la les de des du y con para el los las e il per"
-    " en met voor het"
+    "and or the a an of with for to from by und oder mit für der die das et ou avec pour le la les de des du y con para el"
+    " los las e il per en met voor het"
 )
 _OPEN_WORDS = frozenset(_WORDS.split())
 
@@ -37,10 +37,9 @@ def truncated(view: View) -> bool:
     text = view.output
     if text[-1] not in _OPEN_ENDS and text.rsplit(None, 1)[-1].lstrip('("').lower() not in _OPEN_WORDS:
         return False
-    return text[-24:] not in view.source_text
+    return text[-24:] not in view.source.text
 
 
-@validator("reasoning_leak", markup=True)
-def reasoning_leak(view: View) -> bool:
-    """A reasoning tag, or a reasoning block with content, in the answer."""
-    return ("<" in view.output or "[" in view.output) and OPEN_REASONING.search(view.output) is not None
+by_pattern(
+    "reasoning_leak", r"<\[", OPEN_REASONING, "A reasoning tag, or a reasoning block with content, in the answer."
+)
