@@ -92,7 +92,7 @@ def false_alarms(data: Path, checkers: dict[str, Checker], adjudications: Adjudi
     raw: dict[str, dict[str, float]] = {}
     adjudicated: dict[str, dict[str, float]] = {}
     texts: dict[str, int] = {}
-    codes = [code for code, v in validators().items() if not v.flag]
+    codes = [code for code, v in validators().items() if code not in v.flags]
     with alarms.open("w", encoding="utf-8") as out:
         for name in (*FILES, PAIRS):
             hits, agreed, judged, rows = Counter[str](), Counter[str](), 0, 0

@@ -15,16 +15,13 @@ _WORDS = (
 _OPEN_WORDS = frozenset(_WORDS.split())
 
 
-@validator("truncated_reasoning", fatal=True)
-def truncated_reasoning(view: View) -> bool:
-    """With thinking on, the answer stands after `</think>`; without that tag there is no answer, whatever the text says."""
-    return not view.answered
-
-
-@validator("empty_output", fatal=True)
-def empty_output(view: View) -> bool:
-    """Nothing to publish: no letter or digit is left after repairs."""
-    return not view.output[:1].isalnum() and not any(map(str.isalnum, view.output))
+@validator("truncated_reasoning", "empty_output", fatal=True)
+def no_answer(view: View) -> list[str]:
+    """With thinking on, the answer stands after `</think>`; without that tag there is no answer, whatever the text says.
+    And nothing can be published where no letter or digit is left after repairs."""
+    if not view.answered:
+        return ["truncated_reasoning"]
+    return [] if view.output[:1].isalnum() or any(map(str.isalnum, view.output)) else ["empty_output"]
 
 
 @validator("truncated")

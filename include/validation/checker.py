@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from include.settings import TEMPLATES_DIR, Settings, TaskSettings
 from include.validation.characters import without_invisible
-from include.validation.registry import Validator, registered, validators
+from include.validation.registry import Check, Validator, registered, validators
 from include.validation.repairs import repair
 from include.validation.view import Source, TaskContext, View, nfc
 
 _TEMPLATE_CODE = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.S)
+# ASCII without letters and spaces, which call for no check.
+_SIGNS = {code: None if chr(code).isalpha() or code == 32 else chr(code) for code in range(128)}
 _MOST_CHARS = 20_000  # characters whose validators are remembered
 
 
@@ -90,6 +92,7 @@ class Checker:
         active = [v for v in registered() if not settings.disabled.issuperset(v.codes) and not idle.get(v.codes[0])]
         self.fatal = tuple(v for v in active if v.fatal)
         self.checks = tuple(v for v in active if not v.fatal)
+        self.flags = frozenset[str]().union(*(v.flags for v in active))
         self.marks = _Marks(self.checks)
         self.called_for = lru_cache(maxsize=4096)(self._called_for)
         self.context = TaskContext(
@@ -109,9 +112,9 @@ class Checker:
         found = settings.task(task)
         return cls(found, thinking=thinking, tokens=special_tokens(settings.engines[found.engine].model_path()))
 
-    def _called_for(self, marks: int) -> tuple[Validator, ...]:
+    def _called_for(self, marks: int) -> tuple[tuple[Check, Validator], ...]:
         """The checks that a text with these marks needs: those for any text, and those for one of its characters."""
-        return tuple(v for i, v in enumerate(self.checks) if v.when is None or marks >> i & 1)
+        return tuple((v.check, v) for i, v in enumerate(self.checks) if v.when is None or marks >> i & 1)
 
     def check(self, source: Source, output: str, finish_reason: str = "stop") -> Outcome:
         """The verdict on one output. Pure and deterministic; never raises for any text."""
@@ -120,16 +123,17 @@ class Checker:
         text, repairs, answered = repair(output, field, thinking=context.thinking)
         view = View(source, text, finish_reason, context, answered)
         for fatal in self.fatal:
-            if fatal.check(view):
-                return Outcome("", fatal.codes, repairs, ())
+            if reasons := fatal.check(view):
+                return Outcome("", tuple(reasons), repairs, ())
         marks, known = 0, self.marks
-        for char in set(text):
+        for char in set(text.translate(_SIGNS) if text.isascii() else text):
             marks |= known[char]
-        found = [(v, holds) for v in self.called_for(marks) if (holds := v.check(view))]
+        found = [(v, holds) for check, v in self.called_for(marks) if (holds := check(view))]
         if not found:
             return Outcome(text, (), repairs, ())
-        codes = [(code, v.flag) for v, holds in found for code in (v.codes if holds is True else holds)]
-        reasons = tuple(code for code, flag in codes if not flag and code not in context.settings.disabled)
+        disabled = context.settings.disabled
+        codes = [code for v, holds in found for code in (v.codes if holds is True else holds) if code not in disabled]
+        reasons = tuple(code for code in codes if code not in self.flags)
         if "invisible_chars" in reasons:
             text = without_invisible(text)
-        return Outcome(text, reasons, repairs, tuple(code for code, flag in codes if flag))
+        return Outcome(text, reasons, repairs, tuple(code for code in codes if code in self.flags))

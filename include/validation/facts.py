@@ -11,13 +11,14 @@ import re
 from include.validation.quantities import Quantity, SourceNumbers, unproven_quantities
 from include.validation.registry import validator
 from include.validation.units import IDIOM, WORD_NUMBERS
-from include.validation.view import WORD, View
+from include.validation.view import View, words_of
 
 _DIGIT = re.compile(r"\d")
 _COUNT_WORDS = re.compile(
     r"\b(?:pack|set|box) (?:of|de) ([^\W\d_]{2,12})\b|\b([^\W\d_]{3,9})[- ](?:packs?|pieces?|pcs|count)\b"
 )
-_COUNT_HINTS = ("pack", "piece", "set of", "box of", "count")
+_COUNT_HINTS = ("pack", "piece", "set of", "box of", "count", "pcs")
+_NUMBER_WORDS = frozenset(WORD_NUMBERS)
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 
@@ -28,7 +29,7 @@ def numbers(view: View) -> list[str]:
     and hyphens aside."""
     wrong = {"number_not_in_source"} if _has_new_count_word(view) else set()
     if _DIGIT.search(view.output) is not None:
-        for quantity in unproven_quantities(view.output, view.tokens, view.source.lower, view.source.locale):
+        for quantity in unproven_quantities(view.output, view.lower, view.source.lower, view.source.locale):
             wrong.update(_problems(quantity, view.source.numbers))
     return [code for code in ("number_not_in_source", "unit_changed", "model_not_in_source") if code in wrong]
 
@@ -41,7 +42,7 @@ def _problems(quantity: Quantity, source: SourceNumbers) -> list[str]:
         return ["unit_changed" if known else "number_not_in_source"]
     if source.has_code(quantity.code):
         return []
-    letters = [word for word in WORD.findall(quantity.code.lower()) if len(word) > 1]
+    letters = [word for word in words_of(quantity.code.lower()) if len(word) > 1]
     if quantity.values and known:  # "3pockets" for "3 pockets"
         return [] if source.words.issuperset(letters) else ["model_not_in_source"]
     return ["number_not_in_source", "model_not_in_source"] if quantity.values else ["model_not_in_source"]
@@ -49,7 +50,7 @@ def _problems(quantity: Quantity, source: SourceNumbers) -> list[str]:
 
 def _has_new_count_word(view: View) -> bool:
     """ "Pack of three" or "six-piece" where the source has neither the word nor the number."""
-    if not any(map(view.lower.__contains__, _COUNT_HINTS)):
+    if _NUMBER_WORDS.isdisjoint(view.words) or not any(map(view.lower.__contains__, _COUNT_HINTS)):
         return False
     for of, before in _COUNT_WORDS.findall(view.lower):
         values = WORD_NUMBERS.get(of or before, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-from include.validation.orders import ORDER, has_order
+from include.validation.orders import ORDER, has_order, may_order
 from include.validation.registry import validator
 from include.validation.view import View
 
@@ -51,16 +51,16 @@ def _obeys(output: str, source: str) -> bool:
     return False
 
 
-@validator("injected_instruction")
-def injected_instruction(view: View) -> bool:
-    """The output obeys or repeats an order that stands in the merchant's text, or holds such an order itself."""
-    return has_order(view.lower) or (view.source.gives_orders and _obeys(view.lower, view.source.lower))
-
-
-@validator("suspicious_source", flag=True)
-def suspicious_source(view: View) -> bool:
-    """The merchant's text gives orders to a model. A flag: the row is judged by its output."""
-    return view.source.gives_orders
+@validator("injected_instruction", "suspicious_source", flags=["suspicious_source"])
+def orders(view: View) -> list[str]:
+    """The output obeys or repeats an order that stands in the merchant's text, or holds such an order itself. A source that
+    gives orders is flagged: the row is judged by its output."""
+    ours, theirs = view.lower, view.source.lower
+    if not may_order(f"{theirs}\n{ours}"):  # one look for both
+        return []
+    suspicious = has_order(theirs)
+    found = ["injected_instruction"] if has_order(ours) or (suspicious and _obeys(ours, theirs)) else []
+    return [*found, "suspicious_source"] if suspicious else found
 
 
 @validator("foreign_url", when="0-9.:@")

@@ -8,17 +8,15 @@ that they leave in doubt. Both are deterministic. Short and brand-only texts sta
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import regex
 
 from include.validation.function_words import ALIKE, LANGUAGES, LETTERS, profile
 from include.validation.registry import validator
-from include.validation.view import WORD, Source, View
+from include.validation.view import Source, View, script_of, words_of
 
 if TYPE_CHECKING:
     from lingua import LanguageDetector
@@ -42,17 +40,6 @@ _MOST_WORDS = 200  # of doubtful words; function words are counted in bytes
 _LONG_SOURCE = 50_000  # from here on looking up words costs less than searching the text
 
 
-@lru_cache(maxsize=65_536)
-def script_of(char: str) -> str:
-    """Script of a letter by its Unicode name: "LATIN", "CJK", "CYRILLIC" …; empty for nameless code points."""
-    return unicodedata.name(char, "").split(" ", 1)[0]
-
-
-def _source_scripts(source: Source) -> Counter[str]:
-    """Letters of a source's title and description by script."""
-    return Counter(script_of(c) for c in f"{source.title} {source.description[:2000]}" if c.isalpha())
-
-
 def _language_of(locale: str) -> str:
     """The language code of a locale such as de-DE; empty for names that are no locale."""
     return locale[:2].lower() if locale[2:3] in ("", "-", "_") else ""
@@ -60,7 +47,7 @@ def _language_of(locale: str) -> str:
 
 def _main_scripts(source: Source) -> frozenset[str]:
     """Scripts that are the source's own: its locale's, a fifth of its letters, and what goes with them."""
-    found = _source_scripts(source)
+    found = source.scripts
     total = sum(found.values())
     main = {name for name, count in found.items() if count * 5 >= total}
     for group in _TOGETHER:
@@ -78,18 +65,18 @@ def script_leak(view: View) -> bool:
     """
     if view.invents(_MIXED):
         return True
-    runs = {run.translate(_SAME) for run in _FOREIGN.findall(view.output)}
-    source = view.source.lower.translate(_SAME)
-    known = frozenset(_FOREIGN.findall(source)) if len(source) > _LONG_SOURCE else None
     main = _main_scripts(view.source)
-    for run in runs:
-        if not main or all(script_of(c) in main for c in run if c.isalpha()):
-            continue
-        if len(run) == 1 and script_of(run) == "GREEK":
-            continue
-        if run.lower() not in (source if known is None else known):
-            return True
-    return False
+    runs = [
+        run
+        for run in {run.translate(_SAME) for run in _FOREIGN.findall(view.output)}
+        if not main.issuperset([script_of(c) for c in set(run) if c.isalpha()])
+        and (len(run) > 1 or script_of(run) != "GREEK")
+    ]
+    if not runs or not main:
+        return False
+    source = view.source.lower.translate(_SAME)
+    known = source if len(source) <= _LONG_SOURCE else frozenset(_FOREIGN.findall(source))
+    return any(run.lower() not in known for run in runs)
 
 
 @cache
@@ -135,7 +122,7 @@ def _source_languages(view: View) -> frozenset[str]:
 def _stretches(text: str) -> Iterator[list[str]]:
     """Words of each sentence, long sentences in pieces."""
     for sentence in _BREAK.split(text):
-        words = WORD.findall(sentence)
+        words = words_of(sentence)
         for start in range(0, len(words), _LONGEST_STRETCH):
             yield words[start : start + _LONGEST_STRETCH]
 
@@ -176,11 +163,11 @@ def language_switch(view: View) -> bool:
     """The output, or a good part of it, is in another language or script than the source."""
     least = view.settings.min_letters_for_language
     if not view.source.text.isascii() and _OTHER_SCRIPT.search(view.source.text) is not None:
-        leading = _source_scripts(view.source).most_common(1)
+        leading = view.source.scripts.most_common(1)
         if leading and leading[0][0] != "LATIN":
             latin = sum(len(word) for word in view.novel_words if word[0].isascii())
             return latin >= max(_MIN_SWITCHED_LETTERS, 0.3 * sum(map(len, view.words)))
-    if len(view.output) < least or view.novel_length < least or sum(map(len, view.novel_words)) < least:
+    if len(view.output) < least or sum(map(len, view.novel_words)) < least:
         return False
     own = _source_languages(view)
     if not own:

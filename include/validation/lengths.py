@@ -10,36 +10,30 @@ _TERMINATORS = ".!?\n"
 _OTHER_TERMINATORS = "…。！？؟।"
 
 
-@validator("too_short", "too_long")
-def characters(view: View) -> list[str]:
-    """Fewer characters than `min_chars`, where an ideograph counts twice, or more code points than `max_chars`."""
-    limits, size = view.settings.length, len(view.output)
-    if size > limits.max_chars:
-        return ["too_long"]
-    return ["too_short"] if size < limits.min_chars and size + len(WIDE.findall(view.output)) < limits.min_chars else []
-
-
-@validator("too_few_words", "too_many_words")
-def words(view: View) -> list[str]:
-    """Fewer words than `min_words` or more than `max_words`, in scripts that separate words."""
-    limits = view.settings.length
-    least, most, pieces = limits.min_words, limits.max_words, view.tokens
+@validator("too_short", "too_long", "too_few_words", "too_many_words", "too_few_sentences", "too_many_sentences")
+def lengths(view: View) -> list[str]:
+    """Fewer or more than the task's limits: characters are code points, an ideograph counting twice towards the minimum;
+    words are looked at only in scripts that separate them."""
+    limits, text, pieces, found = view.settings.length, view.output, view.tokens, []
+    if len(text) > limits.max_chars:
+        found.append("too_long")
+    elif len(text) < limits.min_chars and len(text) + len(WIDE.findall(text)) < limits.min_chars:
+        found.append("too_short")
+    least, most = limits.min_words, limits.max_words
     enough = sum([piece[0].isalnum() for piece in pieces[: 2 * least]]) >= least
-    if (enough and (most is None or len(pieces) <= most)) or is_unspaced(view.output):
-        return []
-    count = count_words(view.output)
-    return ["too_few_words"] if count < least else ["too_many_words"] if most is not None and count > most else []
-
-
-@validator("too_few_sentences", "too_many_sentences")
-def sentences(view: View) -> list[str]:
-    """Fewer sentences than `min_sentences` or more than `max_sentences`."""
-    least, most, text = view.settings.length.min_sentences, view.settings.length.max_sentences, view.output
+    if not (enough and (most is None or len(pieces) <= most)) and not is_unspaced(text):
+        count = count_words(text)
+        if count < least:
+            found.append("too_few_words")
+        elif most is not None and count > most:
+            found.append("too_many_words")
+    least, most = limits.min_sentences, limits.max_sentences
     ends = _TERMINATORS if text.isascii() else _TERMINATORS + _OTHER_TERMINATORS
     # The text is not empty, so it has one, and it has at most one more than terminators.
-    if least < 2 and (most is None or sum(map(text.count, ends)) < most):
-        return []
-    count = max(1, count_sentences(text))
-    return (
-        ["too_few_sentences"] if count < least else ["too_many_sentences"] if most is not None and count > most else []
-    )
+    if least > 1 or (most is not None and sum(map(text.count, ends)) >= most):
+        count = max(1, count_sentences(text))
+        if count < least:
+            found.append("too_few_sentences")
+        elif most is not None and count > most:
+            found.append("too_many_sentences")
+    return found

@@ -24,6 +24,11 @@ ORDER = re.compile(  # over lower-case text
 )
 
 
+def may_order(lower: str) -> bool:
+    """Whether a text (lower case) is worth a closer look."""
+    return any(map(lower.__contains__, _HINTS))
+
+
 def has_order(lower: str) -> bool:
     """Whether a text (lower case) gives orders to a model."""
-    return any(map(lower.__contains__, _HINTS)) and ORDER.search(lower) is not None
+    return may_order(lower) and ORDER.search(lower) is not None

@@ -31,7 +31,7 @@ _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f'’]\d{3})+(?!\d)")
 _NARROW = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f]\d{3})+(?!\d)")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)")  # where a comma is the decimal separator
 _NO_DIGIT = re.compile(r"\D")
-_DIGIT = re.compile(r"\d")
+_PIECE = re.compile(r"(?<!\S)(?=([^\s\d]*+\d\S*+(?:\s+\S+)?))")  # with a digit in it, and the piece behind it
 _SEPARATORS = re.compile(r"(?<!\d)[\W_]+|[\W_]+(?!\d)")
 _ORDINAL = frozenset({"st", "nd", "rd", "th", "er", "e", "ème", "º", "ª", "o", "a", "s", "ers"})
 _DIMENSION = re.compile(r"\s{0,3}[a-z\"'″′]{0,4}\s{0,3}[x×*]\s{0,3}\d", re.I)
@@ -278,21 +278,18 @@ def _literal(needle: str, text: str) -> bool:
     return False
 
 
-def _all_literal(tokens: list[str], source: str) -> bool:
+def _all_literal(output: str, source: str) -> bool:
     """Whether every piece with a digit, with the piece behind it, stands in the source: the usual case, and a cheap test."""
-    pieces = {" ".join(tokens[i : i + 2]) for i, t in enumerate(tokens) if not t.isalpha() and _DIGIT.search(t)}
+    pieces = set(_PIECE.findall(output))
     if len(pieces) > _MOST_UNPROVEN or len(source) > _LONG_SOURCE:
         return False
     padded = f" {source} ".replace("\n", " ")
     return all(f" {piece} " in padded for piece in pieces)
 
 
-def unproven_quantities(output: str, tokens: list[str], source_lower: str, locale: str) -> Iterator[Quantity]:
-    """Quantities of the output that do not stand in the source letter for letter.
-
-    `tokens` are the output's whitespace-separated pieces, and `source_lower` the source, both lower case.
-    """
-    if _all_literal(tokens, source_lower):
+def unproven_quantities(output: str, output_lower: str, source_lower: str, locale: str) -> Iterator[Quantity]:
+    """Quantities of the output that do not stand in the source letter for letter."""
+    if _all_literal(output_lower, source_lower):
         return
     seen: set[str] = set()
     for quantity in quantities(output, decimal_symbol(locale)):

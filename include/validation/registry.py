@@ -23,20 +23,20 @@ MODULES = ("answers", "characters", "leaks", "injection", "markup", "repetition"
 class Validator(NamedTuple):
     """`when`: a character of this class must be in the output for the fault to be possible; None: any text can have it.
 
-    `fatal`: without a usable answer the other validators would only add noise. `flag`: noted, never rejects.
+    `fatal`: without a usable answer the other validators would only add noise. `flags`: codes that are noted and never reject.
     """
 
     codes: tuple[str, ...]
     check: Check
     when: regex.Pattern[str] | None = None
     fatal: bool = False
-    flag: bool = False
+    flags: frozenset[str] = frozenset()
 
 
 _VALIDATORS: list[Validator] = []
 
 
-def validator(*codes: str, when: str = "", fatal: bool = False, flag: bool = False) -> Callable[[Check], Check]:
+def validator(*codes: str, when: str = "", fatal: bool = False, flags: Sequence[str] = ()) -> Callable[[Check], Check]:
     """Registers a function under its reason codes; `when` is the inside of a character class of the `regex` package.
 
     Raises ValueError when a code is taken.
@@ -47,7 +47,7 @@ def validator(*codes: str, when: str = "", fatal: bool = False, flag: bool = Fal
         if taken:
             raise ValueError(f"two validators share the reason code {min(taken)}")
         chars = regex.compile(f"[{when}]", regex.V1) if when else None
-        _VALIDATORS.append(Validator(codes, check, chars, fatal, flag))
+        _VALIDATORS.append(Validator(codes, check, chars, fatal, frozenset(flags)))
         return check
 
     return register

@@ -12,13 +12,13 @@ from include.validation.view import View, nfc
 _RUN = re.compile(r"([^\W\d_])\1{7}|([^\s\d.,_*=~#-])\2{11}|([\d.,_*=~#-])\3{39}")
 _TIGHT = re.compile(r"([^\W\d_].{1,23}?)\1{3}", re.S)
 _MAX_PERIOD = 24  # tokens
-_RUN_TOKEN, _TIGHT_TOKEN = 9, 16  # characters; shorter pieces are not looked into
+_SHORT_TOKEN, _TIGHT_TOKEN = 8, 16  # characters; shorter pieces are not looked into
 
 
 def repeated_ngram_ratio(tokens: Sequence[str], n: int = 3) -> float:
     """Share of n-grams that were there before: 1 - distinct / all; 0 for texts shorter than n."""
     total = len(tokens) - n + 1
-    return 1 - len(set(zip(*(tokens[i:] for i in range(n)), strict=False))) / total if total > 0 else 0.0
+    return 1 - len(set(zip(*[tokens[i:] for i in range(n)], strict=False))) / total if total > 0 else 0.0
 
 
 def has_loop(tokens: Sequence[str]) -> bool:
@@ -68,10 +68,11 @@ def repetition(view: View) -> bool:
 @validator("char_repetition")
 def char_repetition(view: View) -> bool:
     """One character in a long run, or a short string four times running without spaces (also in scripts without spaces)."""
-    for token in [token for token in view.tokens if len(token) >= _RUN_TOKEN]:
-        if len(set(token)) < len(token) - 7 and _RUN.search(token):
-            return True
-        if len(token) >= _TIGHT_TOKEN and _TIGHT.search(token):
+    for token in [token for token in view.tokens if len(token) > _SHORT_TOKEN]:
+        # either fault says at least six of its characters again
+        if len(token) - len(set(token)) > 5 and (
+            _RUN.search(token) or (len(token) >= _TIGHT_TOKEN and _TIGHT.search(token))
+        ):
             return True
     return False
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import regex
@@ -18,11 +20,11 @@ from pydantic_core import from_json
 
 from include.records import Listing
 from include.settings import ValidatorSettings
-from include.validation.orders import has_order
 from include.validation.quantities import SourceNumbers
 
 T = TypeVar("T")
-WORD = re.compile(r"[^\W\d_]+")
+_WORD = re.compile(r"[^\W\d_]+")
+_LETTERS = "".join(chr(code) if chr(code).isalpha() else " " for code in range(128))  # ASCII, all else a space
 # Unicode's own bound on combining marks in a row (UAX #15, stream-safe text). Longer piles are no text, and putting
 # them in order takes time quadratic in their length.
 _PILE = regex.compile(r"\p{M}{31}")
@@ -44,6 +46,17 @@ class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like property
             return self
         value = instance.__dict__[self.name] = self.function(instance)
         return value
+
+
+@lru_cache(maxsize=65_536)
+def script_of(char: str) -> str:
+    """Script of a letter by its Unicode name: "LATIN", "CJK", "CYRILLIC" …; empty for nameless code points."""
+    return unicodedata.name(char, "").split(" ", 1)[0]
+
+
+def words_of(text: str) -> list[str]:
+    """Runs of letters."""
+    return text.translate(_LETTERS).split() if text.isascii() else _WORD.findall(text)
 
 
 def nfc(text: str) -> str:
@@ -93,12 +106,16 @@ class Source:
     @lazy
     def words(self) -> frozenset[str]:
         """Runs of letters, lower case."""
-        return frozenset(WORD.findall(self.lower))
+        return frozenset(words_of(self.lower))
 
     @lazy
-    def gives_orders(self) -> bool:
-        """Whether the merchant's text gives orders to a model."""
-        return has_order(self.lower)
+    def scripts(self) -> Counter[str]:
+        """Letters of the title and the beginning of the description by script."""
+        found: Counter[str] = Counter()
+        for char, count in Counter(f"{self.title} {self.description[:2000]}").items():
+            if char.isalpha():
+                found[script_of(char)] += count
+        return found
 
     @lazy
     def numbers(self) -> SourceNumbers:
@@ -146,21 +163,13 @@ class View:
     @lazy
     def words(self) -> list[str]:
         """Runs of letters, lower case."""
-        return WORD.findall(self.lower)
+        return words_of(self.lower)
 
     @lazy
     def novel_words(self) -> list[str]:
         """The output's words that the source does not hold, not even as a part of a word."""
         known = self.source.lower if len(self.source.lower) <= _LONG_SOURCE else self.source.words
         return [word for word in self.words if word not in known]
-
-    @lazy
-    def novel_length(self) -> int:
-        """Characters of the pieces that do not stand in the source: a cheap upper bound for the letters of new words."""
-        known = self.source.lower
-        if len(known) > _LONG_SOURCE:
-            return len(self.output)
-        return sum([len(token) for token in self.tokens if token not in known])
 
     def invents(self, pattern: re.Pattern[str] | regex.Pattern[str]) -> bool:
         """Whether the pattern's first match in the output is absent from the source, letter for letter."""
