@@ -29,7 +29,7 @@ def numbers(view: View) -> list[str]:
     and hyphens aside."""
     wrong = {"number_not_in_source"} if _has_new_count_word(view) else set()
     if _DIGIT.search(view.output) is not None:
-        for quantity in unproven_quantities(view.output, view.lower, view.source.lower, view.source.locale):
+        for quantity in unproven_quantities(view.output, view.tokens, view.source.lower, view.source.locale):
             wrong.update(_problems(quantity, view.source.numbers))
     return [code for code in ("number_not_in_source", "unit_changed", "model_not_in_source") if code in wrong]
 

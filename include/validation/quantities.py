@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from include.validation.units import IDIOM, UNITS, WORD_NUMBERS, Unit
@@ -31,7 +32,7 @@ _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f'’]\d{3})+(?!\d)")
 _NARROW = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f]\d{3})+(?!\d)")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)")  # where a comma is the decimal separator
 _NO_DIGIT = re.compile(r"\D")
-_PIECE = re.compile(r"(?<!\S)(?=([^\s\d]*+\d\S*+(?:\s+\S+)?))")  # with a digit in it, and the piece behind it
+_DIGIT = re.compile(r"\d")
 _SEPARATORS = re.compile(r"(?<!\d)[\W_]+|[\W_]+(?!\d)")
 _ORDINAL = frozenset({"st", "nd", "rd", "th", "er", "e", "ème", "º", "ª", "o", "a", "s", "ers"})
 _DIMENSION = re.compile(r"\s{0,3}[a-z\"'″′]{0,4}\s{0,3}[x×*]\s{0,3}\d", re.I)
@@ -165,7 +166,7 @@ def quantities(text: str, decimal: str | None) -> Iterator[Quantity]:
 
 def _unit_of_dimensions(text: str, end: int) -> tuple[Unit, ...] | None:
     """The unit behind `12 x 18 x 4 cm` for its first numbers."""
-    for found in _NUMBER.finditer(text, end, end + 48):
+    for found in islice(_NUMBER.finditer(text, end, end + 48), 3):
         if found[3] or not _DIMENSION.match(text, found.end()):
             return _unit_after(text, found.end(), found[3])[0]
     return None
@@ -278,18 +279,18 @@ def _literal(needle: str, text: str) -> bool:
     return False
 
 
-def _all_literal(output: str, source: str) -> bool:
+def _all_literal(tokens: list[str], source: str) -> bool:
     """Whether every piece with a digit, with the piece behind it, stands in the source: the usual case, and a cheap test."""
-    pieces = set(_PIECE.findall(output))
+    pieces = {" ".join(tokens[i : i + 2]) for i, t in enumerate(tokens) if not t.isalpha() and _DIGIT.search(t)}
     if len(pieces) > _MOST_UNPROVEN or len(source) > _LONG_SOURCE:
         return False
     padded = f" {source} ".replace("\n", " ")
     return all(f" {piece} " in padded for piece in pieces)
 
 
-def unproven_quantities(output: str, output_lower: str, source_lower: str, locale: str) -> Iterator[Quantity]:
+def unproven_quantities(output: str, tokens: list[str], source_lower: str, locale: str) -> Iterator[Quantity]:
     """Quantities of the output that do not stand in the source letter for letter."""
-    if _all_literal(output_lower, source_lower):
+    if _all_literal(tokens, source_lower):
         return
     seen: set[str] = set()
     for quantity in quantities(output, decimal_symbol(locale)):
