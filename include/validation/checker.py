@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -116,6 +117,11 @@ class Checker:
         """The checks that a text with these marks needs: those for any text, and those for one of its characters."""
         return tuple((v.check, v) for i, v in enumerate(self.checks) if v.when is None or marks >> i & 1)
 
+    def _reasons(self, found: list[tuple[Validator, bool | Sequence[str]]]) -> list[str]:
+        """The reason codes of validators' answers, less those that the task has disabled."""
+        codes = [code for v, holds in found if holds for code in (v.codes if holds is True else holds)]
+        return [code for code in codes if code not in self.context.settings.disabled]
+
     def check(self, source: Source, output: str, finish_reason: str = "stop") -> Outcome:
         """The verdict on one output. Pure and deterministic; never raises for any text."""
         context = self.context
@@ -123,16 +129,17 @@ class Checker:
         text, repairs, answered = repair(output, field, thinking=context.thinking)
         view = View(source, text, finish_reason, context, answered)
         for fatal in self.fatal:
-            if reasons := fatal.check(view):
+            if reasons := self._reasons([(fatal, fatal.check(view))]):
                 return Outcome("", tuple(reasons), repairs, ())
+        if not text:  # a task that has disabled `empty_output`
+            return Outcome(text, (), repairs, ())
         marks, known = 0, self.marks
         for char in set(text.translate(_SIGNS) if text.isascii() else text):
             marks |= known[char]
         found = [(v, holds) for check, v in self.called_for(marks) if (holds := check(view))]
         if not found:
             return Outcome(text, (), repairs, ())
-        disabled = context.settings.disabled
-        codes = [code for v, holds in found for code in (v.codes if holds is True else holds) if code not in disabled]
+        codes = self._reasons(found)
         reasons = tuple(code for code in codes if code not in self.flags)
         if "invisible_chars" in reasons:
             text = without_invisible(text)
