@@ -50,7 +50,7 @@ def _problems(quantity: Quantity, source: SourceNumbers) -> list[str]:
 
 def _has_new_count_word(view: View) -> bool:
     """ "Pack of three" or "six-piece" where the source has neither the word nor the number."""
-    if _NUMBER_WORDS.isdisjoint(view.words) or not any(map(view.lower.__contains__, _COUNT_HINTS)):
+    if not any(map(view.lower.__contains__, _COUNT_HINTS)) or _NUMBER_WORDS.isdisjoint(view.words):
         return False
     for of, before in _COUNT_WORDS.findall(view.lower):
         values = WORD_NUMBERS.get(of or before, ())
