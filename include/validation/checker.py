@@ -117,10 +117,10 @@ class Checker:
         """The checks that a text with these marks needs: those for any text, and those for one of its characters."""
         return tuple((v.check, v) for i, v in enumerate(self.checks) if v.when is None or marks >> i & 1)
 
-    def _reasons(self, found: list[tuple[Validator, bool | Sequence[str]]]) -> list[str]:
+    def _reasons(self, found: Sequence[tuple[Validator, bool | Sequence[str]]]) -> tuple[str, ...]:
         """The reason codes of validators' answers, less those that the task has disabled."""
         codes = [code for v, holds in found if holds for code in (v.codes if holds is True else holds)]
-        return [code for code in codes if code not in self.context.settings.disabled]
+        return tuple(code for code in codes if code not in self.context.settings.disabled)
 
     def check(self, source: Source, output: str, finish_reason: str = "stop") -> Outcome:
         """The verdict on one output. Pure and deterministic; never raises for any text."""
@@ -129,8 +129,8 @@ class Checker:
         text, repairs, answered = repair(output, field, thinking=context.thinking)
         view = View(source, text, finish_reason, context, answered)
         for fatal in self.fatal:
-            if reasons := self._reasons([(fatal, fatal.check(view))]):
-                return Outcome("", tuple(reasons), repairs, ())
+            if fatal_reasons := self._reasons([(fatal, fatal.check(view))]):
+                return Outcome("", fatal_reasons, repairs, ())
         if not text:  # a task that has disabled `empty_output`
             return Outcome(text, (), repairs, ())
         marks, known = 0, self.marks

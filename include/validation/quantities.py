@@ -232,7 +232,7 @@ class SourceNumbers:
             if known is None:
                 continue
             ours = quantity.unit or (IDIOM,)
-            if IDIOM in ours or not known.isdisjoint(ours) or known - {IDIOM} == {None}:
+            if IDIOM in ours or not known.isdisjoint(ours) or known == {None}:
                 return True
             if not known.isdisjoint((None, IDIOM)) and any(unit.dimension == "count" for unit in ours):
                 return True

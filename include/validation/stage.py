@@ -126,7 +126,7 @@ def _validate_row(
         return
     outcome = checker.check(Source.of(item), text, finish_reason)
     ok, reasons, output = outcome.ok, outcome.reasons, storable(outcome.output)
-    judged = {"output": output, "finish_reason": finish_reason, "ok": ok, "reasons": reasons}
+    judged: dict[str, Any] = {"output": output, "finish_reason": finish_reason, "ok": ok, "reasons": reasons}
     verdicts.write(
         Verdict(
             **{name: getattr(item, name) for name in WorkItem.__dataclass_fields__},
