@@ -96,7 +96,7 @@ run: prepare  ## the nightly run of one date, end to end (DATE=2026-01-14, LISTI
 	mkdir -p build/run; exec 9>build/run/lock; flock -n 9 || { echo "another make run is at work here"; exit 1; }; \
 	if [ -e build/run/unfinished ]; then python -m include.warehouse release --date "$$(cat build/run/unfinished)"; fi; \
 	echo "$$day" > build/run/unfinished; status=0; \
-	airflow dags test enhance_listings "$$day" 9>&- > >(python -m listing_operators.console build/run/airflow.log) 2>&1 & pid=$$!; \
+	airflow dags test enhance_listings --conf "{\"partition_date\": \"$$day\"}" 9>&- > >(python -m listing_operators.console build/run/airflow.log) 2>&1 & pid=$$!; \
 	trap "kill $$pid; sleep 5; kill -KILL $$pid; exit 130" INT TERM; wait $$pid || status=$$?; \
 	rm -f build/run/unfinished; \
 	printf '\n\033[1m==> summary\033[0m\n'; \

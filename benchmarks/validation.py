@@ -92,7 +92,7 @@ def false_alarms(data: Path, checkers: dict[str, Checker], adjudications: Adjudi
     raw: dict[str, dict[str, float]] = {}
     adjudicated: dict[str, dict[str, float]] = {}
     texts: dict[str, int] = {}
-    codes = [code for code, v in validators().items() if not v.flag]
+    codes = [code for code, v in validators().items() if code not in v.flags]
     with alarms.open("w", encoding="utf-8") as out:
         for name in (*FILES, PAIRS):
             hits, agreed, judged, rows = Counter[str](), Counter[str](), 0, 0
@@ -228,7 +228,7 @@ def rows_per_s(data: Path, settings: Settings) -> dict[str, float]:
     """Rows per second of processor time on one core, all validators on, best of five rounds.
 
     Half of the outputs are the listing's own text, half are its words in another order, so that numbers and phrases do not
-    stand in the source letter for letter.
+    stand in the source letter for letter. Every check gets a Source of its own, so that nothing is known of it beforehand.
     """
     rates = {}
     for field in TARGETS:
@@ -236,21 +236,23 @@ def rows_per_s(data: Path, settings: Settings) -> dict[str, float]:
             settings, field, {"max_copied_ratio": 0.999, "banned_terms": {"*": ("miracle cure", "best price")}}
         )
         limit = settings.task(field).validators.length.max_chars
-        rows: list[tuple[Source, str]] = []
+        rows: list[tuple[tuple[str, ...], str]] = []
         for name in FILES:
             for number, row in enumerate(read(data / name)):
                 words = text_of(row, field).split()
                 if not words or len(" ".join(words)) > limit:
                     continue
                 turn = len(words) // 2 if number % 2 else 0
-                rows.append((Source.from_json(source_of(row)), " ".join(words[turn:] + words[:turn])))
+                source = Source.from_json(source_of(row))
+                parts = (source.title, source.description, source.brand, source.merchant_id, source.locale)
+                rows.append(((*parts, source.attributes), " ".join(words[turn:] + words[:turn])))
         random.Random(SEED).shuffle(rows)
         rows = rows[:4000]
         best = 0.0
         for _ in range(5):
             started = time.process_time()
             for source, text in rows:
-                checker.check(source, text)
+                checker.check(Source(*source), text)
             best = max(best, len(rows) / (time.process_time() - started))
         rates[field] = round(best, 1)
     return rates

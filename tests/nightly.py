@@ -63,6 +63,19 @@ class Nightly:
         path = self.config / name
         path.write_text(yaml.safe_dump(change(yaml.safe_load(path.read_text()))), encoding="utf-8")
 
+    def open_gate(self, task: str) -> None:
+        """A handful of rows carries no statistics: this gate asks for completeness only."""
+        lenient = {
+            "mode": "demo",
+            "baseline": 0.02,
+            "margin": 0.0199,
+            "min_validator_pass_rate": 0.0,
+            "min_completeness": 0.5,
+            "max_reason_share": {},
+            "max_judge_error_share": 1.0,
+        }
+        self.edit(f"tasks/{task}.yaml", lambda c: c | {"gate": c["gate"] | lenient})
+
     def command(self, *arguments: str, timeout: int = 600) -> subprocess.CompletedProcess[str]:
         """Runs a program of the environment; its output goes to a log in the folder, too."""
         done = subprocess.run(

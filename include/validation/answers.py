@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from include.validation.registry import validator
+from include.validation.registry import by_pattern, validator
 from include.validation.repairs import OPEN_REASONING
 from include.validation.view import View
 
 # A text that stops here was cut: open punctuation, or a word that must be followed by another.
 _OPEN_ENDS = frozenset(",;:([&/–—-")
 _WORDS = (
-    "and or the a an of with for to from by und oder mit für der die das et ou avec pour le la les de des du y con para el los las e il per"
-    " en met voor het"
+    "and or the a an of with for to from by und oder mit für der die das et ou avec pour le la les de des du y con para el"
+    " los las e il per en met voor het"
 )
 _OPEN_WORDS = frozenset(_WORDS.split())
 
 
-@validator("truncated_reasoning", fatal=True)
-def truncated_reasoning(view: View) -> bool:
-    """With thinking on, the answer stands after `</think>`; without that tag there is no answer, whatever the text says."""
-    return not view.answered
-
-
-@validator("empty_output", fatal=True)
-def empty_output(view: View) -> bool:
-    """Nothing to publish: no letter or digit is left after repairs."""
-    return not view.output[:1].isalnum() and not any(map(str.isalnum, view.output))
+@validator("truncated_reasoning", "empty_output", fatal=True)
+def no_answer(view: View) -> list[str]:
+    """With thinking on, the answer stands after `</think>`; without that tag there is no answer, whatever the text says.
+    And nothing can be published where no letter or digit is left after repairs."""
+    if not view.answered:
+        return ["truncated_reasoning"]
+    return [] if view.output[:1].isalnum() or any(map(str.isalnum, view.output)) else ["empty_output"]
 
 
 @validator("truncated")
@@ -37,10 +34,9 @@ def truncated(view: View) -> bool:
     text = view.output
     if text[-1] not in _OPEN_ENDS and text.rsplit(None, 1)[-1].lstrip('("').lower() not in _OPEN_WORDS:
         return False
-    return text[-24:] not in view.source_text
+    return text[-24:] not in view.source.text
 
 
-@validator("reasoning_leak", markup=True)
-def reasoning_leak(view: View) -> bool:
-    """A reasoning tag, or a reasoning block with content, in the answer."""
-    return ("<" in view.output or "[" in view.output) and OPEN_REASONING.search(view.output) is not None
+by_pattern(
+    "reasoning_leak", r"<\[", OPEN_REASONING, "A reasoning tag, or a reasoning block with content, in the answer."
+)

@@ -6,7 +6,7 @@ import re
 
 import regex
 
-from include.validation.registry import validator
+from include.validation.registry import by_pattern, validator
 from include.validation.view import View
 
 # Emoji by presentation, not by the Emoji property, which holds digits, # and the legal marks. One match is one emoji as
@@ -17,23 +17,24 @@ EMOJI = regex.compile(
     r"|\p{Emoji_Modifier}|\p{Regional_Indicator}"
 )
 # Decorative symbols: geometric shapes, dingbats, arrows for show. Sexes, musical accidentals and card-free text marks stay.
-_PICTOGRAPH = regex.compile(
-    r"[\u25A0-\u25FF\u2600-\u263F\u2643-\u265F\u2660-\u266C\u2670-\u27BF\u2B00-\u2BFF\U0001F000-\U0001FAFF\u3030\u303D\u3297\u3299]"
-)
-BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_DECORATION = r"\u25A0-\u25FF\u2600-\u263F\u2643-\u265F\u2660-\u266C\u2670-\u27BF\u2B00-\u2BFF\U0001F000-\U0001FAFF\u3030\u303D\u3297\u3299"
+_PICTOGRAPH = regex.compile(f"[{_DECORATION}]")
 # Marks that show as nothing. ZWNJ and ZWJ are letters' business in Arabic and Indic scripts, ZWJ and VS16 in emoji.
-_INVISIBLE = regex.compile(
-    r"[\u00AD\u034F\u115F\u1160\u17B4\u17B5\u180B-\u180E\u200B\u2028\u2029\u2060-\u2065\u206A-\u206F\u3164\uFEFF\uFFA0\uFFF9-\uFFFB\U000E0000-\U000E0FFF\uFE00-\uFE0E]"
-    r"|(?<![\p{Arabic}\p{Syriac}\p{Mongolian}\p{Nko}\p{Indic_Syllabic_Category=Virama}\p{Indic_Syllabic_Category=Pure_Killer}\p{Bengali}\p{Devanagari}\p{Kannada}\p{Malayalam}\p{Tamil}\p{Telugu}\p{Sinhala}\p{Khmer}])\u200C"
-    r"|(?<![\p{Extended_Pictographic}\p{Emoji_Modifier}\uFE0F\p{Arabic}\p{Syriac}\p{Mongolian}\p{Bengali}\p{Devanagari}\p{Kannada}\p{Malayalam}\p{Tamil}\p{Telugu}\p{Sinhala}])\u200D"
-    r"|(?<![\p{Emoji}])\uFE0F"
+_NOTHING = r"\u00AD\u034F\u115F\u1160\u17B4\u17B5\u180B-\u180E\u200B\u2028\u2029\u2060-\u2065\u206A-\u206F\u3164\uFEFF\uFFA0\uFFF9-\uFFFB\U000E0000-\U000E0FFF\uFE00-\uFE0E"
+_JOINED = (
+    r"\p{Arabic}\p{Syriac}\p{Mongolian}\p{Bengali}\p{Devanagari}\p{Kannada}\p{Malayalam}\p{Tamil}\p{Telugu}\p{Sinhala}"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
-# Replacement and private characters, lone surrogates, noncharacters, piles of combining marks.
-_BROKEN = regex.compile(r"[\uFFFD\uFFFC\p{Co}\p{Cs}\uFDD0-\uFDEF\uFFFE\uFFFF]|\p{M}{5,}")
+_INVISIBLE = regex.compile(
+    rf"[{_NOTHING}]|(?<![{_JOINED}\p{{Nko}}\p{{Khmer}}\p{{Indic_Syllabic_Category=Virama}}\p{{Indic_Syllabic_Category=Pure_Killer}}])\u200C"
+    rf"|(?<![{_JOINED}\p{{Extended_Pictographic}}\p{{Emoji_Modifier}}\uFE0F])\u200D|(?<!\p{{Emoji}})\uFE0F"
+)
+# Control, replacement and private characters, lone surrogates, noncharacters, piles of combining marks.
+_CONTROL = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\uFFFD\uFFFC\p{Co}\p{Cs}\uFDD0-\uFDEF\uFFFE\uFFFF"
+_BROKEN = regex.compile(rf"[{_CONTROL}]|\p{{M}}{{5}}")
 # UTF-8 read as Latin-1 or Windows-1252: a lead byte's letter and then a continuation byte's sign.
 _MOJIBAKE = re.compile(r"Ã[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|â€[\x80-\xbf€™œ\x9d˜“”¢¦]?|Â[\xa0-\xbf]|ï¿½|ðŸ")
-_FANCY = regex.compile(r"[\U0001D400-\U0001D7FF\u24B6-\u24E9\uFF21-\uFF3A\uFF41-\uFF5A\U0001F130-\U0001F189]")
+_FANCY = r"\U0001D400-\U0001D7FF\u24B6-\u24E9\uFF21-\uFF3A\uFF41-\uFF5A\U0001F130-\U0001F189"
+_FANCY_LETTER = regex.compile(f"[{_FANCY}]")
 
 
 def count_emoji(text: str) -> int:
@@ -46,45 +47,32 @@ def without_invisible(text: str) -> str:
     return _INVISIBLE.sub("", text)
 
 
-@validator("broken_unicode")
+@validator("broken_unicode", when=rf"{_CONTROL}\p{{M}}ÃâÂïð")
 def broken_unicode(view: View) -> bool:
     """Replacement characters, lone surrogates, control characters, or text decoded with the wrong table."""
-    if view.ascii:
-        return not view.output.isprintable() and _CONTROL.search(view.output) is not None
-    if _BROKEN.search(view.output) or _CONTROL.search(view.output):
-        return True
-    found = _MOJIBAKE.search(view.output)
-    return found is not None and found.group() not in view.source_text
+    return _BROKEN.search(view.output) is not None or view.invents(_MOJIBAKE)
 
 
-@validator("bidi_control", exotic=True)
-def bidi_control(view: View) -> bool:
-    """Any of the 12 Bidi_Control characters: they can make a reader see another text than the one that was checked."""
-    return BIDI.search(view.output) is not None
+by_pattern("bidi_control", r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069", None,
+    "Any of the 12 Bidi_Control characters: they can make a reader see another text than the one that was checked.")  # fmt: skip
+by_pattern(
+    "invisible_chars", rf"{_NOTHING}\u200C\u200D\uFE0F", _INVISIBLE, "Zero-width and filler characters inside the text."
+)
 
 
-@validator("invisible_chars", exotic=True)
-def invisible_chars(view: View) -> bool:
-    """Zero-width and filler characters inside the text."""
-    return _INVISIBLE.search(view.output) is not None
-
-
-@validator("emoji", exotic=True)
+@validator("emoji", when=r"\p{Emoji_Presentation}\p{Emoji_Modifier}\p{Regional_Indicator}\uFE0F\u200D\u20E3")
 def emoji(view: View) -> bool:
     """More emoji than `max_emoji`."""
     return count_emoji(view.output) > view.settings.max_emoji
 
 
-@validator("pictograph", exotic=True)
+@validator("pictograph", when=_DECORATION)
 def pictograph(view: View) -> bool:
     """Decorative symbols (★ ✔ ►) that the source does not hold."""
-    if _PICTOGRAPH.search(view.output) is None:
-        return False
-    return any(mark not in view.source_text for mark in set(_PICTOGRAPH.findall(EMOJI.sub("", view.output))))
+    return any(mark not in view.source.text for mark in set(_PICTOGRAPH.findall(EMOJI.sub("", view.output))))
 
 
-@validator("fancy_letters", exotic=True)
+@validator("fancy_letters", when=_FANCY)
 def fancy_letters(view: View) -> bool:
     """Letters in mathematical bold, circles or full width, absent from the source."""
-    found = _FANCY.search(view.output)
-    return found is not None and found.group() not in view.source_text
+    return view.invents(_FANCY_LETTER)

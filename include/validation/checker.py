@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from include.settings import TEMPLATES_DIR, Settings, TaskSettings
 from include.validation.characters import without_invisible
-from include.validation.registry import Validator, validators
+from include.validation.registry import Check, Validator, registered, validators
 from include.validation.repairs import repair
 from include.validation.view import Source, TaskContext, View, nfc
 
 _TEMPLATE_CODE = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.S)
+# ASCII without letters and spaces, which call for no check.
+_SIGNS = {code: None if chr(code).isalpha() or code == 32 else chr(code) for code in range(128)}
+_MOST_CHARS = 20_000  # characters whose validators are remembered
 
 
 class Outcome(NamedTuple):
@@ -48,22 +53,28 @@ def special_tokens(model_path: str) -> frozenset[str]:
 def _instruction_runs(template: str, size: int) -> frozenset[tuple[str, ...]]:
     """Runs of `size` words of a template's own sentences; listing fields and tags are left out."""
     text = _TEMPLATE_CODE.sub("\n", (TEMPLATES_DIR / template).read_text(encoding="utf-8")).lower()
-    runs: set[tuple[str, ...]] = set()
-    for line in text.splitlines():
-        words = line.split()
-        runs.update(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
-    return frozenset(runs)
+    lines = [line.split() for line in text.splitlines()]
+    return frozenset(tuple(words[i : i + size]) for words in lines for i in range(len(words) - size + 1))
 
 
-def _terms(terms: tuple[str, ...]) -> re.Pattern[str]:
-    """Any of the terms as whole words, whatever their case; scripts without spaces need no word borders."""
-    longest_first = sorted({nfc(t) for t in terms if t.strip()}, key=len, reverse=True)
-    return re.compile(
-        "|".join(
-            rf"(?<![^\W\d_]){re.escape(t)}(?![^\W\d_])" if t[-1].isascii() else re.escape(t) for t in longest_first
-        ),
-        re.I,
-    )
+def _terms(terms: tuple[str, ...]) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """The terms, lower case, and a pattern of them as whole words; scripts without spaces need no word borders."""
+    known = sorted({nfc(t).lower() for t in terms if t.strip()}, key=len, reverse=True)
+    borders = (rf"(?<![^\W\d_]){re.escape(t)}(?![^\W\d_])" if t[-1].isascii() else re.escape(t) for t in known)
+    return tuple(known), re.compile("|".join(borders))
+
+
+class _Marks(dict[str, int]):
+    """By character: which of the checks it calls for, as bits."""
+
+    def __init__(self, checks: tuple[Validator, ...]) -> None:
+        self.classes = [(1 << i, v.when) for i, v in enumerate(checks) if v.when is not None]
+
+    def __missing__(self, char: str) -> int:
+        bits = sum(bit for bit, when in self.classes if when.match(char))
+        if len(self) < _MOST_CHARS:
+            self[char] = bits
+        return bits
 
 
 class Checker:
@@ -73,22 +84,18 @@ class Checker:
         self, task: TaskSettings, *, thinking: bool | None = None, tokens: frozenset[str] = frozenset()
     ) -> None:
         settings = task.validators
-        registry = validators()
-        unknown = settings.disabled - registry.keys()
+        unknown = settings.disabled - validators().keys()
         if unknown:
             raise ValueError(
-                f"tasks/{task.name}.yaml disables unknown validators {sorted(unknown)}; there are {sorted(registry)}"
+                f"tasks/{task.name}.yaml disables unknown validators {sorted(unknown)}; there are {sorted(validators())}"
             )
         idle = {"banned_term": not settings.banned_terms, "copied_through": settings.max_copied_ratio is None}
-        active = [v for code, v in registry.items() if code not in settings.disabled and not idle.get(code)]
+        active = [v for v in registered() if not settings.disabled.issuperset(v.codes) and not idle.get(v.codes[0])]
         self.fatal = tuple(v for v in active if v.fatal)
-        self.checks = {  # by whether the text is exotic and whether it has markup characters
-            (exotic, markup): tuple(
-                v for v in active if not v.fatal and (exotic or not v.exotic) and (markup or not v.markup)
-            )
-            for exotic in (False, True)
-            for markup in (False, True)
-        }
+        self.checks = tuple(v for v in active if not v.fatal)
+        self.flags = frozenset[str]().union(*(v.flags for v in active))
+        self.marks = _Marks(self.checks)
+        self.called_for = lru_cache(maxsize=4096)(self._called_for)
         self.context = TaskContext(
             field=task.output_field,
             settings=settings,
@@ -106,22 +113,34 @@ class Checker:
         found = settings.task(task)
         return cls(found, thinking=thinking, tokens=special_tokens(settings.engines[found.engine].model_path()))
 
+    def _called_for(self, marks: int) -> tuple[tuple[Check, Validator], ...]:
+        """The checks that a text with these marks needs: those for any text, and those for one of its characters."""
+        return tuple((v.check, v) for i, v in enumerate(self.checks) if v.when is None or marks >> i & 1)
+
+    def _reasons(self, found: Sequence[tuple[Validator, bool | Sequence[str]]]) -> tuple[str, ...]:
+        """The reason codes of validators' answers, less those that the task has disabled."""
+        codes = [code for v, holds in found if holds for code in (v.codes if holds is True else holds)]
+        return tuple(code for code in codes if code not in self.context.settings.disabled)
+
     def check(self, source: Source, output: str, finish_reason: str = "stop") -> Outcome:
         """The verdict on one output. Pure and deterministic; never raises for any text."""
         context = self.context
         field = getattr(source, context.field, source.description)
         text, repairs, answered = repair(output, field, thinking=context.thinking)
-        view = View(source, text, finish_reason, context, answered=answered)
+        view = View(source, text, finish_reason, context, answered)
         for fatal in self.fatal:
-            if fatal.check(view):
-                return Outcome("", (fatal.code,), repairs, ())
-        found = [v for v in self.checks[view.exotic, view.markup] if v.check(view)]
+            if fatal_reasons := self._reasons([(fatal, fatal.check(view))]):
+                return Outcome("", fatal_reasons, repairs, ())
+        if not text:  # a task that has disabled `empty_output`
+            return Outcome(text, (), repairs, ())
+        marks, known = 0, self.marks
+        for char in set(text.translate(_SIGNS) if text.isascii() else text):
+            marks |= known[char]
+        found = [(v, holds) for check, v in self.called_for(marks) if (holds := check(view))]
         if not found:
             return Outcome(text, (), repairs, ())
-        reasons = tuple(v.code for v in found if not v.flag)
+        codes = self._reasons(found)
+        reasons = tuple(code for code in codes if code not in self.flags)
         if "invisible_chars" in reasons:
             text = without_invisible(text)
-        return Outcome(text, reasons, repairs, tuple(v.code for v in found if v.flag))
-
-
-__all__ = ["Checker", "Outcome", "Validator", "special_tokens"]
+        return Outcome(text, reasons, repairs, tuple(code for code in codes if code in self.flags))

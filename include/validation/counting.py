@@ -11,7 +11,7 @@ import re
 
 import regex
 
-_WORD = re.compile(r"\S*[^\W_]\S*")
+_ALNUM = re.compile(r"[^\W_]")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _LETTER = regex.compile(r"\p{L}")
 WIDE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
@@ -21,60 +21,17 @@ _END = re.compile(
     r"(?P<wide>[。！？｡]+)|(?P<strong>[!?؟।॥]+[!?.]*)|(?P<stop>(?<!\.)\.(?!\.))|(?P<dots>\.{2,}|…+)|(?P<line>\n+)"
 )
 _CLOSERS = "\"'”’»)]}"
-_ABBREVIATIONS = frozenset(
-    [
-        "approx",
-        "no",
-        "nos",
-        "st",
-        "dr",
-        "mr",
-        "mrs",
-        "ms",
-        "vs",
-        "inc",
-        "ltd",
-        "co",
-        "corp",
-        "e.g",
-        "i.e",
-        "etc",
-        "incl",
-        "max",
-        "min",
-        "dia",
-        "diam",
-        "ca",
-        "bzw",
-        "z.b",
-        "ggf",
-        "inkl",
-        "usw",
-        "nr",
-        "art",
-        "vol",
-        "fig",
-        "jr",
-        "sr",
-        "u.s",
-        "dept",
-        "est",
-        "ft",
-        "in",
-        "oz",
-        "lb",
-        "lbs",
-        "qt",
-        "pt",
-        "gal",
-        "sq",
-    ]
+_GO_ON = frozenset({"st", "dr", "mr", "mrs", "ms", "vs", "e.g", "i.e", "approx"})  # abbreviations before any word
+_ABBREVIATIONS = (
+    "no nos inc ltd co corp etc incl max min dia diam ca bzw z.b ggf inkl usw nr art vol fig jr sr u.s dept est ft in oz lb lbs"
+    " qt pt gal sq"
 )
+_GO_ON_BEFORE_NUMBERS = frozenset(_ABBREVIATIONS.split())
 
 
 def count_words(text: str) -> int:
     """Whitespace-separated pieces that hold a letter or digit: `T-shirt — 100% cotton / 2-pack` has four."""
-    return len(_WORD.findall(text))
+    return sum([piece[0].isalnum() or _ALNUM.search(piece) is not None for piece in text.split()])
 
 
 def is_unspaced(text: str) -> bool:
@@ -87,44 +44,38 @@ def is_unspaced(text: str) -> bool:
 
 def _ends(text: str, found: re.Match[str]) -> bool:
     """Whether a terminator ends a sentence, by what stands around it."""
-    end = found.end()
-    rest = text[end : end + 3].lstrip(_CLOSERS)
-    after = rest[:1]
-    if not after or found.lastgroup in ("wide", "strong"):
+    start, end, kind = found.start(), found.end(), found.lastgroup
+    after = text[end : end + 3].lstrip(_CLOSERS)[:1]
+    if not after or kind in ("wide", "strong", "line"):
         return True
-    if found.lastgroup == "dots":  # "soft... perfect" goes on, "soft... Perfect" does not
+    if kind == "dots":  # "soft... perfect" goes on, "soft... Perfect" does not
         following = text[end : end + 8].lstrip(_CLOSERS + " ")
         return not following or following[0].isupper() or following[0] == "\n"
-    start = found.start()
-    if after.isspace():
-        following = text[end : end + 8].lstrip(_CLOSERS + " \t\n")[:1]
-        if following and following.islower():
-            return False
-        last = text[max(0, start - 12) : start].split()[-1:] or [""]
-        word = last[0].lower().lstrip("(\"'")
-        # "No. 5", "approx. 5 cm", the initial of "J. Smith"; "5 V." ends, since its letter follows a number
-        if len(word) == 1 and word.isalpha() and last[0].isupper():
-            return text[max(0, start - 4) : start - 1].rstrip()[-1:].isdigit() or not following
-        return not (
-            word in _ABBREVIATIONS
-            and (following.isdigit() or word in ("st", "dr", "mr", "mrs", "ms", "vs", "e.g", "i.e", "approx"))
+    if not after.isspace():  # "3.5", "v2.0" and "e.g." go on, "fast.Ships" ends
+        before = text[max(0, start - 2) : start]
+        return (
+            len(before) == 2
+            and before.isalpha()
+            and before[1].islower()
+            and after.isupper()
+            and text[end + 1 : end + 2].islower()
         )
-    # no space: "3.5", "v2.0" and "e.g." go on, "fast.Ships" ends
-    return (
-        start > 1
-        and text[start - 2 : start].isalpha()
-        and text[start - 1].islower()
-        and after.isupper()
-        and text[end + 1 : end + 2].islower()
-    )
+    following = text[end : end + 8].lstrip(_CLOSERS + " \t\n")[:1]
+    if following.islower():
+        return False
+    last = (text[max(0, start - 12) : start].split() or [""])[-1]
+    word = last.lower().lstrip("(\"'")
+    # "No. 5", "approx. 5 cm", the initial of "J. Smith"; "5 V." ends, since its letter follows a number
+    if len(word) == 1 and word.isalpha() and last[0].isupper():
+        return text[max(0, start - 4) : start - 1].rstrip()[-1:].isdigit() or not following
+    return word not in _GO_ON and not (word in _GO_ON_BEFORE_NUMBERS and following.isdigit())
 
 
 def count_sentences(text: str) -> int:
     """Sentences; text without a terminator is one, empty text none. A line break ends one as well."""
-    count, open_since = 0, 0
+    count, since = 0, 0
     for found in _END.finditer(text):
-        if found.lastgroup == "line" or _ends(text, found):
-            if any(c.isalnum() for c in text[open_since : found.start()][:200]):
-                count += 1
-            open_since = found.end()
-    return count + any(c.isalnum() for c in text[open_since:][:200])
+        if _ends(text, found):
+            count += any(map(str.isalnum, text[since : min(found.start(), since + 200)]))
+            since = found.end()
+    return count + any(map(str.isalnum, text[since : since + 200]))

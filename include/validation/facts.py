@@ -8,65 +8,57 @@ from __future__ import annotations
 
 import re
 
-from include.validation.quantities import SourceNumbers
+from include.validation.quantities import Quantity, SourceNumbers, unproven_quantities
 from include.validation.registry import validator
-from include.validation.units import WORD_NUMBERS
-from include.validation.view import View
+from include.validation.units import IDIOM, WORD_NUMBERS
+from include.validation.view import View, words_of
 
+_DIGIT = re.compile(r"\d")
 _COUNT_WORDS = re.compile(
     r"\b(?:pack|set|box) (?:of|de) ([^\W\d_]{2,12})\b|\b([^\W\d_]{3,9})[- ](?:packs?|pieces?|pcs|count)\b"
 )
-_COUNT_HINTS = ("pack", "piece", "set of", "box of", "count")
-_SUFFIX = re.compile(r"['’]s$")
+_COUNT_HINTS = ("pack", "piece", "set of", "box of", "count", "pcs")
+_NUMBER_WORDS = frozenset(WORD_NUMBERS)
+_NO_LETTERS = re.compile(r"[\W_]+")
 
 
-@validator("number_not_in_source")
-def number_not_in_source(view: View) -> bool:
-    """A number that the source holds neither in digits, nor in words, nor in another unit."""
-    for quantity, numbers in view.unproven:
-        if quantity.code and numbers.has_code(quantity.code):
-            continue
-        if quantity.code and not quantity.values:
-            continue
-        if not (numbers.has_number(quantity) or numbers.converts(quantity)):
-            return True
-    return _count_word_missing(view)
+@validator("number_not_in_source", "unit_changed", "model_not_in_source")
+def numbers(view: View) -> list[str]:
+    """A number that the source holds neither in digits, nor in words, nor in another unit; a number of the source with a
+    unit that the source does not give it; a mix of letters and digits (WH-1000XM4) that the source does not hold, spaces
+    and hyphens aside."""
+    wrong = {"number_not_in_source"} if _has_new_count_word(view) else set()
+    if _DIGIT.search(view.output) is not None:
+        for quantity in unproven_quantities(view.output, view.tokens, view.source.lower, view.source.locale):
+            wrong.update(_problems(quantity, view.source.numbers))
+    return [code for code in ("number_not_in_source", "unit_changed", "model_not_in_source") if code in wrong]
 
 
-@validator("unit_changed")
-def unit_changed(view: View) -> bool:
-    """A number of the source with a unit that the source does not give it, and that is no conversion."""
-    for quantity, numbers in view.unproven:
-        if quantity.code or quantity.unit is None or not numbers.has_number(quantity):
-            continue
-        if not (numbers.has_quantity(quantity) or numbers.converts(quantity)):
-            return True
-    return False
+def _problems(quantity: Quantity, source: SourceNumbers) -> list[str]:
+    known = source.has_number(quantity)
+    if not quantity.code:
+        if source.has_quantity(quantity) or (known and quantity.unit in (None, (IDIOM,))) or source.converts(quantity):
+            return []
+        return ["unit_changed" if known else "number_not_in_source"]
+    if source.has_code(quantity.code):
+        return []
+    letters = [word for word in words_of(quantity.code.lower()) if len(word) > 1]
+    if quantity.values and known:  # "3pockets" for "3 pockets"
+        return [] if source.words.issuperset(letters) else ["model_not_in_source"]
+    return ["number_not_in_source", "model_not_in_source"] if quantity.values else ["model_not_in_source"]
 
 
-@validator("model_not_in_source")
-def model_not_in_source(view: View) -> bool:
-    """A mix of letters and digits (WH-1000XM4) that the source does not hold, spaces and hyphens aside."""
-    for quantity, numbers in view.unproven:
-        if not quantity.code or numbers.has_code(quantity.code):
-            continue
-        letters = re.findall(r"[^\W\d_]+", quantity.code.lower())
-        if quantity.values and numbers.has_number(quantity) and all(w in numbers.words for w in letters if len(w) > 1):
-            continue  # "3pockets" for "3 pockets"
-        return True
-    return False
-
-
-def _count_word_missing(view: View) -> bool:
+def _has_new_count_word(view: View) -> bool:
     """ "Pack of three" or "six-piece" where the source has neither the word nor the number."""
-    if not any(map(view.lower.__contains__, _COUNT_HINTS)):
+    if not any(map(view.lower.__contains__, _COUNT_HINTS)) or _NUMBER_WORDS.isdisjoint(view.words):
         return False
-    for found in _COUNT_WORDS.finditer(view.lower):
-        word = found.group(1) or found.group(2)
-        values = WORD_NUMBERS.get(word)
-        if not values or word in view.source_words:
-            continue
-        if not any(value in SourceNumbers(view.source_text).units for value in values):
+    for of, before in _COUNT_WORDS.findall(view.lower):
+        values = WORD_NUMBERS.get(of or before, ())
+        if (
+            values
+            and (of or before) not in view.source.words
+            and not any(v in view.source.numbers.units for v in values)
+        ):
             return True
     return False
 
@@ -78,13 +70,11 @@ def brand_changed(view: View) -> bool:
     if len(brand) < 2 or brand in view.lower:
         return False
     if view.task.field == "title" and brand in view.source.title.lower():
-        squeezed = re.sub(r"[\W_]+", "", brand)
-        return not squeezed or squeezed not in re.sub(r"[\W_]+", "", view.lower)
+        squeezed = _NO_LETTERS.sub("", brand)
+        return not squeezed or squeezed not in _NO_LETTERS.sub("", view.lower)
     if len(brand) < 5 or " " in brand:
         return False
-    return any(
-        _one_letter_off(_SUFFIX.sub("", token), brand) and token not in view.source_words for token in view.words
-    )
+    return any(_one_letter_off(word, brand) and word not in view.source.words for word in view.words)
 
 
 def _one_letter_off(word: str, brand: str) -> bool:

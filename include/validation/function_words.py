@@ -47,9 +47,7 @@ LANGUAGES = tuple(_WORDS)
 # Languages that a few function words cannot tell apart; taken for one.
 ALIKE = {"da": "nb", "sk": "cs"}
 
-_LANES: dict[
-    str, int
-] = {}  # word to one byte lane per language, so that adding words up counts for all languages at once
+_LANES: dict[str, int] = {}  # word to a byte lane per language: adding words up counts for all languages at once
 for _index, _text in enumerate(_WORDS.values()):
     for _word in _text.split():
         _LANES[_word] = _LANES.get(_word, 0) + (1 << (8 * _index))
@@ -57,5 +55,4 @@ for _index, _text in enumerate(_WORDS.values()):
 
 def profile(words: Iterable[str]) -> bytes:
     """How many of the words are function words of each of LANGUAGES, in that order; at most 255 such words."""
-    lanes = _LANES
-    return sum([lanes[word] for word in words if word in lanes]).to_bytes(len(LANGUAGES), "little")
+    return sum([_LANES[word] for word in words if word in _LANES]).to_bytes(len(LANGUAGES), "little")

@@ -8,24 +8,22 @@ that they leave in doubt. Both are deterministic. Short and brand-only texts sta
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import regex
 
 from include.validation.function_words import ALIKE, LANGUAGES, LETTERS, profile
 from include.validation.registry import validator
-from include.validation.view import View
+from include.validation.view import Source, View, script_of, words_of
 
 if TYPE_CHECKING:
     from lingua import LanguageDetector
 
-_FOREIGN = regex.compile(r"[[\p{L}\p{M}]--[\p{Latin}\p{Common}\p{Inherited}]]+", regex.V1)
+_FOREIGN_LETTERS = r"[\p{L}\p{M}]--[\p{Latin}\p{Common}\p{Inherited}]"
+_FOREIGN = regex.compile(f"[{_FOREIGN_LETTERS}]+", regex.V1)
 _MIXED = regex.compile(r"\p{Latin}\p{Cyrillic}+|\p{Cyrillic}+\p{Latin}")  # lookalike letters within one word
-_WORD = re.compile(r"[^\W\d_]+")
 _BREAK = re.compile(r"[.!?;:\n|/]+")
 _OTHER_SCRIPT = re.compile(
     "[\u0370-\u1dff\u2c00-\ud7ff\uf900-\ufaff\ufb1d-\ufeff\uff66-\uffdc\U00010000-\U0001efff\U00020000-\U0003ffff]"
@@ -34,81 +32,51 @@ _SAME = str.maketrans({"\u2126": "Ω", "\u00b5": "μ", "\u212b": "Å", "\u212a":
 # Scripts that one language writes together, so that a source in one of them makes the others no leak.
 _TOGETHER = (frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"}), frozenset({"HANGUL", "CJK"}))
 _LOCALE_SCRIPTS = {
-    "zh": {"CJK"},
-    "ja": {"CJK", "HIRAGANA", "KATAKANA"},
-    "ko": {"HANGUL"},
-    "ru": {"CYRILLIC"},
-    "uk": {"CYRILLIC"},
-    "bg": {"CYRILLIC"},
-    "ar": {"ARABIC"},
-    "fa": {"ARABIC"},
-    "he": {"HEBREW"},
-    "th": {"THAI"},
-    "el": {"GREEK"},
-    "hi": {"DEVANAGARI"},
-}
+    "ru": {"CYRILLIC"}, "uk": {"CYRILLIC"}, "bg": {"CYRILLIC"}, "ar": {"ARABIC"}, "fa": {"ARABIC"}, "zh": {"CJK"}, "ja": {"CJK", "HIRAGANA", "KATAKANA"}, "ko": {"HANGUL"}, "he": {"HEBREW"}, "th": {"THAI"}, "el": {"GREEK"}, "hi": {"DEVANAGARI"},
+}  # fmt: skip
 _MIN_SWITCHED_LETTERS = 15  # of another script: unmistakable, so far fewer than a language within one script needs
 _LONGEST_STRETCH = 16  # words looked at together
 _MOST_WORDS = 200  # of doubtful words; function words are counted in bytes
 _LONG_SOURCE = 50_000  # from here on looking up words costs less than searching the text
 
 
-@lru_cache(maxsize=65_536)
-def script_of(char: str) -> str:
-    """Script of a letter by its Unicode name: "LATIN", "CJK", "CYRILLIC" …; empty for nameless code points."""
-    return unicodedata.name(char, "").split(" ", 1)[0]
+def _language_of(locale: str) -> str:
+    """The language code of a locale such as de-DE; empty for names that are no locale."""
+    return locale[:2].lower() if locale[2:3] in ("", "-", "_") else ""
 
 
-def scripts(text: str) -> Counter[str]:
-    """Letters of a text by script."""
-    if text.isascii():
-        return Counter({"LATIN": sum(map(str.isalpha, text))})
-    return Counter(script_of(c) for c in text if c.isalpha())
-
-
-def _locale_scripts(locale: str) -> frozenset[str]:
-    """Scripts of a locale that is not written in Latin letters; empty for the others and for names that are no locale."""
-    known = len(locale) == 2 or locale[2:3] in ("-", "_")
-    return frozenset(_LOCALE_SCRIPTS.get(locale[:2].lower(), ())) if known else frozenset()
-
-
-def _main_scripts(view: View) -> frozenset[str]:
-    """Scripts that are the source's own: a fifth of the letters of its title and description, and what goes with them."""
-    found = scripts(f"{view.source.title} {view.source.description[:2000]}")
+def _main_scripts(source: Source) -> frozenset[str]:
+    """Scripts that are the source's own: its locale's, a fifth of its letters, and what goes with them."""
+    found = source.scripts
     total = sum(found.values())
-    if total == 0:
-        return _locale_scripts(view.source.locale)
     main = {name for name, count in found.items() if count * 5 >= total}
     for group in _TOGETHER:
         kana = found["HIRAGANA"] + found["KATAKANA"]
         if main & group and (group is _TOGETHER[1] or kana * 10 >= total):
             main |= group
-    return frozenset(main)
+    return frozenset(main | _LOCALE_SCRIPTS.get(_language_of(source.locale), set()))
 
 
-@validator("script_leak", exotic=True)
+@validator("script_leak", when=_FOREIGN_LETTERS)
 def script_leak(view: View) -> bool:
     """Letters of a script that the source is not written in, unless the source holds that very string.
 
     One Han character is enough, and so is a Cyrillic lookalike within a Latin word. Greek is notation where it stands alone (kΩ, µF, α-tocopherol).
     """
-    runs = {run.translate(_SAME) for run in _FOREIGN.findall(view.output)}
-    if not runs:
-        return False
-    mixed = _MIXED.search(view.output)
-    if mixed is not None and mixed.group() not in view.source_text:
+    if view.invents(_MIXED):
         return True
-    source = view.source_lower.translate(_SAME)
-    known = frozenset(_FOREIGN.findall(source)) if len(source) > _LONG_SOURCE else None
-    main = _main_scripts(view) | _locale_scripts(view.source.locale)
-    for run in runs:
-        if not main or all(script_of(c) in main for c in run if c.isalpha()):
-            continue
-        if len(run) == 1 and script_of(run) == "GREEK":
-            continue
-        if run.lower() not in (source if known is None else known):
-            return True
-    return False
+    main = _main_scripts(view.source)
+    runs = [
+        run
+        for run in {run.translate(_SAME) for run in _FOREIGN.findall(view.output)}
+        if not main.issuperset([script_of(c) for c in set(run) if c.isalpha()])
+        and (len(run) > 1 or script_of(run) != "GREEK")
+    ]
+    if not runs or not main:
+        return False
+    source = view.source.lower.translate(_SAME)
+    known = source if len(source) <= _LONG_SOURCE else frozenset(_FOREIGN.findall(source))
+    return any(run.lower() not in known for run in runs)
 
 
 @cache
@@ -139,16 +107,14 @@ def _source_languages(view: View) -> frozenset[str]:
 
     Without either, lingua's opinion of the source if it is sure.
     """
-    counts = profile(view.source_words)
+    counts = profile(view.source.words)
     best = max(counts)
     own = _names(counts, max(3, best * 0.9))
-    locale = view.source.locale.lower()
-    if locale[2:3] in ("", "-", "_") and locale[:2] in LANGUAGES:
-        speaks = counts[LANGUAGES.index(locale[:2])]
-        if best < 5 or speaks * 3 >= best * 2:
-            own.add(ALIKE.get(locale[:2], locale[:2]))
-    if not own and sum(map(len, view.source_words)) >= view.settings.min_letters_for_language:
-        found = _confidences(view.source_lower[:600])
+    locale = _language_of(view.source.locale)
+    if locale in LANGUAGES and (best < 5 or counts[LANGUAGES.index(locale)] * 3 >= best * 2):
+        own.add(ALIKE.get(locale, locale))
+    if not own and sum(map(len, view.source.words)) >= view.settings.min_letters_for_language:
+        found = _confidences(view.source.lower[:600])
         own = {name for name, share in found.items() if share > 0.8}
     return frozenset(own)
 
@@ -156,7 +122,7 @@ def _source_languages(view: View) -> frozenset[str]:
 def _stretches(text: str) -> Iterator[list[str]]:
     """Words of each sentence, long sentences in pieces."""
     for sentence in _BREAK.split(text):
-        words = _WORD.findall(sentence)
+        words = words_of(sentence)
         for start in range(0, len(words), _LONGEST_STRETCH):
             yield words[start : start + _LONGEST_STRETCH]
 
@@ -169,7 +135,7 @@ def _doubtful(view: View, own: frozenset[str]) -> tuple[list[str], bytes, int]:
     """
     mine = [i for i, name in enumerate(LANGUAGES) if ALIKE.get(name, name) in own]
     novel = frozenset(view.novel_words)
-    strange = None if view.ascii else _strange_letters(mine)
+    strange = None if view.output.isascii() else _strange_letters(mine)
     kept: list[str] = []
     for words in _stretches(view.lower):
         new = [word for word in words if word in novel]
@@ -196,13 +162,12 @@ def _strange_letters(languages: list[int]) -> re.Pattern[str] | None:
 def language_switch(view: View) -> bool:
     """The output, or a good part of it, is in another language or script than the source."""
     least = view.settings.min_letters_for_language
-    if not view.source_text.isascii() and _OTHER_SCRIPT.search(view.source_text) is not None:
-        letters = view.letters
-        leading = scripts(f"{view.source.title} {view.source.description[:2000]}").most_common(1)
+    if not view.source.text.isascii() and _OTHER_SCRIPT.search(view.source.text) is not None:
+        leading = view.source.scripts.most_common(1)
         if leading and leading[0][0] != "LATIN":
             latin = sum(len(word) for word in view.novel_words if word[0].isascii())
-            return latin >= max(_MIN_SWITCHED_LETTERS, 0.3 * letters)
-    if len(view.output) < least or view.novel_length < least or sum(map(len, view.novel_words)) < least:
+            return latin >= max(_MIN_SWITCHED_LETTERS, 0.3 * sum(map(len, view.words)))
+    if len(view.output) < least or sum(map(len, view.novel_words)) < least:
         return False
     own = _source_languages(view)
     if not own:

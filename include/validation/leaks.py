@@ -21,7 +21,6 @@ _PLACEHOLDER = re.compile(
     r"\{\{[^{}\n]{0,60}\}\}|\{%[^{}\n]{0,60}%\}|\$\{[^{}\n]{1,40}\}|\{(?:title|description|brand|category|attributes|locale|product|name|item)[\w .]{0,20}\}"
     r"|\[(?:your |insert |add |the )?(?:product|brand|company|store|item|model|color|colour|size|material|title|description|feature|price|name|url|link)[^\[\]\n]{0,30}\]"
     r"|</?(?:listing|copy|title|description|output|answer|response|input)>|lorem ipsum",
-    re.I,
 )
 _KIND = r"(?:titles?|descriptions?|listings?|copy|text|version|rewrites?|rewritten|rewording|output|answer|response|suggestions?|options?|summary|headline|name|product title|product description|example)"
 _META = re.compile(
@@ -36,13 +35,12 @@ _META = re.compile(
     r"|(?:let me|let's|let’s|we need to|i need to|i should|first, i|okay, so|hmm|wait)\b(?: (?:think|see|start|write|rewrite|create|craft|break|analy[sz]e|look|check|try)\b|,)"
     r"|(?:based on|according to|given) (?:the|your|this) (?:provided |given |above |merchant |product |supplied )*(?:information|listing|details|description|data|input|text|instructions?)\b"
     r"|(?:thank you|thanks) for (?:providing|the|your|sharing)\b"
-    rf"|(?:(?:re-?written|new|improved|optimi[sz]ed|final|enhanced|updated|revised|suggested|short|product|better|corrected|clean|possible)\s+){{0,3}}(?:title|description|output|answer|response|rewrite|result|headline|version|product name|copy)\s*(?:\(\w[^()\n]{{0,30}}\))?\s*[:：]"
+    rf"|(?:(?:re-?written|new|improved|optimi[sz]ed|final|enhanced|updated|revised|suggested|short|product|better|corrected|clean|possible)\s+){{0,3}}(?:title|description|output|answer|response|rewrite|result|headline|version|product name|copy)\s*+(?:\(\w[^()\n]{{0,30}}\)\s*+)?[:：]"
     rf"|(?:voici|voilà) (?:le|la|un|une|votre)\b[^.!?\n]{{0,40}}(?:titre|description|version|texte)|hier (?:ist|sind) (?:der|die|das|ein|eine|ihr|ihre)\b[^.!?\n]{{0,40}}(?:titel|beschreibung|version|text)"
     r"|(?:aquí|aqui) (?:tienes?|está|esta|te dejo|va)\b[^.!?\n]{0,40}(?:título|titulo|descripción|descrição|texto|versión)|ecco (?:il|la|un|una)\b[^.!?\n]{0,40}(?:titolo|descrizione|testo|versione)|hier is (?:de|een|uw|je)\b[^.!?\n]{0,40}(?:titel|beschrijving|tekst)"
     r"|(?:titre|titel|título|titulo|titolo|beschreibung|descripción|descrizione|beschrijving|標題|标题|描述|タイトル|説明)\s*[:：]|(?:好的|当然|以下是|这是|這是|はい、|以下は|もちろん)"
     r"|(?:bien sûr|natürlich|selbstverständlich|claro|por supuesto|certo|certamente|natuurlijk|gerne)[!,.:]\s"
     r")",
-    re.I,
 )
 # What the pattern below always holds, so that most texts need only these searches.
 _META_HINTS = (
@@ -52,61 +50,51 @@ _META_HINTS = (
 _META_ANYWHERE = re.compile(
     r"\b(?:let me know if|i hope (?:this|that|it) helps|feel free to (?:ask if|let me|adjust|modify|edit)|is there anything else|(?:please )?note that (?:i|this (?:title|description|rewrite))"
     r"|as an ai\b|as a language model|i (?:have |'ve |’ve )?(?:rewritten|rewrote|shortened|removed|kept the|used only|followed)\b|this (?:title|description|rewrite) (?:is|uses|follows|includes|highlights|captures|keeps|should|meets|avoids|contains)\b"
-    r"|(?:the )?(?:rewritten|revised|new|optimi[sz]ed) (?:title|description|listing) (?:is|would|could|should|reads?)\b|would you like me to\b|(?:word|character) count\s*[:=]|(?:no|without) (?:\w+ (?:or|and) )?markdown\b)"
-    r"|\n\s*(?:\(?note|explanation|reasoning|changes made|rationale)\s*[:：]",
-    re.I,
+    r"|(?:the )?(?:rewritten|revised|new|optimi[sz]ed) (?:title|description|listing) (?:is|would|could|should|reads?)\b|would you like me to\b|(?:word|character) count\s{0,40}[:=]|(?:no|without) (?:\w+ (?:or|and) )?markdown\b)"
+    r"|\n[^\S\n]{0,40}(?:\(?note|explanation|reasoning|changes made|rationale)\s{0,40}[:：]"
 )
 
 
 @validator("token_leak")
 def token_leak(view: View) -> bool:
     """A turn, stop or padding token, or a chat role as literal text."""
-    text = view.output
-    if view.markup or view.exotic:
-        found = _TOKEN.search(text)
-        if found is not None and found.group() not in view.source_text:
-            return True
-    special = view.task.special_tokens
+    text, special = view.output, view.task.special_tokens
+    if ("<" in text or "[" in text or not text.isascii()) and view.invents(_TOKEN):
+        return True
     if special is not None and any(map(text.__contains__, view.task.special_starts)) and special.search(text):
         return True
-    if "\n" not in text and "assistant:" not in view.lower and "user:" not in view.lower:
-        return False
-    role = _ROLE.search(text)
-    return role is not None and role.group() not in view.source_text
+    return ("\n" in text or "assistant:" in view.lower or "user:" in view.lower) and view.invents(_ROLE)
 
 
 @validator("template_leak")
 def template_leak(view: View) -> bool:
     """A template's placeholder or tag, or six words running of the prompt's own instructions, absent from the source."""
-    text = view.output
-    if "{" in text or "[" in text or "<" in text or "lorem" in view.lower:
-        found = _PLACEHOLDER.search(view.output)
-        if found is not None and found.group().lower() not in view.source_lower:
+    text, tokens, told = view.lower, view.tokens, view.task.instructions
+    if "{" in text or "[" in text or "<" in text or "lorem" in text:
+        found = _PLACEHOLDER.search(text)
+        if found is not None and found.group() not in view.source.lower:
             return True
-    tokens = view.tokens
     if len(tokens) < 6 or view.task.starts.isdisjoint(zip(tokens[::3], tokens[1::3], tokens[2::3], strict=False)):
         return False
     runs = zip(tokens, tokens[1:], tokens[2:], tokens[3:], tokens[4:], tokens[5:], strict=False)
-    return any(run in view.task.instructions and " ".join(run) not in view.source_lower for run in runs)
+    return any(" ".join(run) not in view.source.lower for run in told.intersection(runs))
 
 
 @validator("meta_text")
 def meta_text(view: View) -> bool:
     """Talk about the answer ("Here is the rewritten title:", "Sure!") that the source does not hold."""
-    found = _META.match(view.output)
-    if found is None and any(map(view.lower.__contains__, _META_HINTS)):
-        found = _META_ANYWHERE.search(view.output)
-    return found is not None and found.group().strip().lower() not in view.source_lower
+    text = view.lower
+    found = _META.match(text)
+    if found is None and any(map(text.__contains__, _META_HINTS)):
+        found = _META_ANYWHERE.search(text)
+    return found is not None and found.group().strip() not in view.source.lower
 
 
 @validator("banned_term")
 def banned_term(view: View) -> bool:
     """A term that the task's settings ban for this merchant or for all."""
-    banned = view.task.banned
-    if not banned:
-        return False
     for owner in (view.source.merchant_id, "*"):
-        pattern = banned.get(owner)
-        if pattern is not None and pattern.search(view.output):
+        terms, pattern = view.task.banned.get(owner, ((), None))
+        if pattern is not None and any(map(view.lower.__contains__, terms)) and pattern.search(view.lower):
             return True
     return False

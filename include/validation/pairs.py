@@ -49,11 +49,8 @@ def _check(row: dict[str, Any], checkers: dict[bool | None, Checker], settings: 
         checker = checkers[thinking] = Checker.of(settings, task, thinking=thinking)
     outcome = checker.check(Source.from_json(source), output or "", str(row.get("finish_reason") or "stop"))
     verdict = {"id": row.get("id"), "ok": outcome.ok, "reasons": list(outcome.reasons), "output": outcome.output}
-    if outcome.repairs:
-        verdict["repairs"] = list(outcome.repairs)
-    if outcome.flags:
-        verdict["flags"] = list(outcome.flags)
-    return verdict
+    extras = {"repairs": list(outcome.repairs), "flags": list(outcome.flags)}
+    return verdict | {name: values for name, values in extras.items() if values}
 
 
 def to_line(verdict: dict[str, Any]) -> str:

@@ -10,34 +10,45 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import islice
 from typing import NamedTuple
 
-from include.validation.units import UNITS, WORD_NUMBERS, Unit
+from include.validation.units import IDIOM, UNITS, WORD_NUMBERS, Unit
 
 # One number with the letters that touch it. The lookbehind starts a match at a token's start only: linear.
-_NUMBER = re.compile(r"(?<![^\W_])(?P<pre>[^\W\d_]*)(?P<num>\d+(?:[.,]\d+)*)(?P<post>[^\W_]*)")
+_NUMBER = re.compile(r"(?<![^\W_])([^\W\d_]*+)(\d+(?:[.,]\d+)*)([^\W_]*)")
 _UNIT = re.compile(
     r"(?:[ \u00a0\u202f\t-]?(fl\.? ?oz|sq\.? ?(?:ft|in|m)|[^\W\d_]{1,14}(?:[/²³][^\W\d_]{1,4}|²|³)?|[%″′”’]|''|[\"'°º](?: ?[cf]\b)?))",
     re.I,
 )
+_PLAIN_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _FRACTION = re.compile(r"(?<![\d.,/])(?:(\d{1,4})[ -])?(\d{1,3})/(\d{1,3})(?![\d/])")
 _TIMES = re.compile(r"(?<=\d)[xX×](?=\d)")  # 12x18, 4x2.3 GHz
 _VULGAR = re.compile(r"(\d{0,4}) ?([¼½¾⅐-⅞])")
-_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f'’]\d{3})+(?![\d])")
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f'’]\d{3})+(?!\d)")
 _NARROW = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f]\d{3})+(?!\d)")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)")  # where a comma is the decimal separator
+_NO_DIGIT = re.compile(r"\D")
+_DIGIT = re.compile(r"\d")
+_SEPARATORS = re.compile(r"(?<!\d)[\W_]+|[\W_]+(?!\d)")
 _ORDINAL = frozenset({"st", "nd", "rd", "th", "er", "e", "ème", "º", "ª", "o", "a", "s", "ers"})
 _DIMENSION = re.compile(r"\s{0,3}[a-z\"'″′]{0,4}\s{0,3}[x×*]\s{0,3}\d", re.I)
-_DIGIT = re.compile(r"\d")
 # What follows "in", "to" and "a" where they are prepositions or articles, not inches, terabytes or amperes.
 _PREPOSITION = re.compile(
     r"\s+(?:\d|(?:the|an?|one|your|our|this|total|all|each|any|every|stock|store|box|pack|day|week|month|year|time|pair|set|der|die|dem|den"
     r"|einem|einer|un|una|une|il|la|le|el)\b)",
     re.I,
 )
+_HYPHENED = re.compile(r"-\d")  # 2-in-1
+_DENOMINATORS = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 32, 64))
 _MAX_DIGITS = 18  # longer runs are codes, compared as text
+_LONG_SOURCE = 50_000  # characters; from here on its table of numbers costs less than searches
+_MOST_UNPROVEN = (
+    200  # quantities that are compared; a text that is all numbers must not cost time quadratic in its length
+)
 
 
 class Quantity(NamedTuple):
@@ -45,8 +56,8 @@ class Quantity(NamedTuple):
 
     text: str  # as it stands, with its unit
     values: tuple[float, ...]
-    decimals: int
-    unit: tuple[Unit, ...] | None
+    decimals: int = 0
+    unit: tuple[Unit, ...] | None = None
     code: str = ""  # set for a mix of letters and digits that is no quantity: a model number
 
 
@@ -69,82 +80,84 @@ def number_values(text: str, decimal: str | None) -> tuple[float, ...]:
     """
     if len(text) > _MAX_DIGITS:
         return ()
-    seps = [c for c in text if c in ".,"]
-    if not seps:
+    separators = [c for c in text if c in ".,"]
+    if not separators:
         return (float(text),)
-    parts = re.split(r"[.,]", text)
-    plain = "".join(parts)
-    grouped = all(len(p) == 3 for p in parts[1:]) and 1 <= len(parts[0]) <= 3 and parts[0] != "0"
-    if len(seps) == 1:
-        as_decimal = float(f"{parts[0]}.{parts[1]}")
+    *whole, last = text.replace(",", ".").split(".")
+    grouped = all(len(p) == 3 for p in (*whole[1:], last)) and 1 <= len(whole[0]) <= 3 and whole[0] != "0"
+    as_decimal, as_whole = float(f"{''.join(whole)}.{last}"), float("".join(whole) + last)
+    if len(separators) == 1:
         if not grouped:
             return (as_decimal,)
         if decimal is None:
-            return (as_decimal, float(plain))
-        return (as_decimal,) if seps[0] == decimal else (float(plain),)
-    if len(set(seps)) == 1:
-        return (float(plain),) if grouped else ()  # 1.234.567, or a version such as 4.4.2, which is compared as text
-    if len(set(seps[:-1])) == 1 and seps[-1] != seps[0]:
-        return (float(f"{''.join(parts[:-1])}.{parts[-1]}"),)
-    return ()
+            return (as_decimal, as_whole)
+        return (as_decimal,) if separators[0] == decimal else (as_whole,)
+    if len(set(separators)) == 1:
+        return (as_whole,) if grouped else ()  # 1.234.567, or a version such as 4.4.2, which is compared as text
+    return (as_decimal,) if len(set(separators[:-1])) == 1 else ()
 
 
 def _unit_after(text: str, end: int, post: str) -> tuple[tuple[Unit, ...] | None, int]:
     """The unit that follows a number (touching it, or after one space or hyphen) and where it ends."""
-    start = end - len(post)
-    found = _UNIT.match(text, start)
+    found = _UNIT.match(text, end - len(post))
     if found is None:
         return None, end
     name = found.group(1)
     key = name.lower().replace(" ", "").replace(".", "")
     if key not in UNITS:
         key = key.split("/", 1)[0]  # "130 W/channel"
-    if key in UNITS and not _is_no_unit(text, name, found):
-        return UNITS[key], found.end()
-    return None, end
+    if key not in UNITS:
+        return None, end
+    if _is_preposition(text, name, found):
+        return (IDIOM,) if name.lower() == "in" and not post else None, end
+    return (None, end) if _is_label(text, name, found) else (UNITS[key], found.end())
 
 
-def _is_no_unit(text: str, name: str, found: re.Match[str]) -> bool:
-    """Names that only look like units: `10 L x 5 W x 3 H`, 5G, `5 in the box`, `2 in 1`, `5 to 10`, `3 a day`."""
-    lower = name.lower()
-    if lower in ("in", "to", "go", "mo", "a"):
-        touching = found.start() + len(name) == found.end()
-        if lower in ("to", "go") and name not in ("To", "Go"):
-            return True
-        return not touching and _PREPOSITION.match(text, found.end()) is not None
-    if len(name) > 1 or not name.isalpha():
+def _is_preposition(text: str, name: str, found: re.Match[str]) -> bool:
+    """`5 in the box`, `2 in 1`, `5 to 10`, `3 a day`: no inches, terabytes or amperes."""
+    if name.lower() not in ("in", "to", "go", "mo", "a"):
         return False
+    if name.lower() in ("to", "go") and name not in ("To", "Go"):
+        return True
+    touching = found.start() + len(name) == found.end()
+    return not touching and (
+        _PREPOSITION.match(text, found.end()) is not None
+        or (text[found.start()] == "-" and _HYPHENED.match(text, found.end()) is not None)
+    )
+
+
+def _is_label(text: str, name: str, found: re.Match[str]) -> bool:
+    """`10 L x 5 W x 3 H` and 5G: no litres, watts, hours or grams."""
     if name == "G":
         return found.end() - found.start() == 1
-    if name in "LWHDlwhd":
-        around = text[max(0, found.start() - 12) : found.start()] + " " + text[found.end() : found.end() + 6]
-        return "x" in around.lower() or "×" in around
-    return False
+    if len(name) > 1 or name not in "LWHDlwhd":
+        return False
+    around = f"{text[max(0, found.start() - 12) : found.start()]} {text[found.end() : found.end() + 6]}".lower()
+    return "x" in around or "×" in around
 
 
 def quantities(text: str, decimal: str | None) -> Iterator[Quantity]:
     """Numbers of a text in order, fractions read as decimals."""
     if decimal is not None:
-        text = (_SPACED if decimal == "," else _NARROW).sub(_joined, text)
+        text = (_SPACED if decimal == "," else _NARROW).sub(lambda m: _NO_DIGIT.sub("", m.group()), text)
     if "/" in text:
         text = _FRACTION.sub(_as_decimal, text)
     if "x" in text or "X" in text or "×" in text:
         text = _TIMES.sub(" x ", text)
     if not text.isascii():
-        text = _VULGAR.sub(_vulgar_as_decimal, text)
+        text = _VULGAR.sub(lambda m: f"{int(m[1] or 0) + unicodedata.numeric(m[2]):.6g}", text)
     for found in _NUMBER.finditer(text):
-        pre, num, post = found["pre"], found["num"], found["post"]
-        end = found.end()
-        decimals = len(num.rsplit(".", 1)[-1].rsplit(",", 1)[-1]) if "." in num or "," in num else 0
+        (pre, num, post), end = found.groups(), found.end()
         if pre:
-            yield Quantity(found.group(), (), 0, None, found.group())
+            yield Quantity(found.group(), (), code=found.group())
             continue
+        decimals = len(num.rsplit(".", 1)[-1].rsplit(",", 1)[-1]) if "." in num or "," in num else 0
         unit, unit_end = _unit_after(text, end, post)
         values = number_values(num, decimal)
         if post and unit is None and post.lower() not in _ORDINAL:
             if post in ("k", "K"):  # 65K colours, 65,000 colours
                 values += tuple(value * 1000 for value in values)
-            yield Quantity(found.group(), values, decimals, None, found.group())
+            yield Quantity(found.group(), values, decimals, code=found.group())
             continue
         if unit is None and _DIMENSION.match(text, end):
             unit = _unit_of_dimensions(text, end)
@@ -153,74 +166,64 @@ def quantities(text: str, decimal: str | None) -> Iterator[Quantity]:
 
 def _unit_of_dimensions(text: str, end: int) -> tuple[Unit, ...] | None:
     """The unit behind `12 x 18 x 4 cm` for its first numbers."""
-    for found in _NUMBER.finditer(text, end, end + 48):
-        if found["post"] or not _DIMENSION.match(text, found.end()):
-            return _unit_after(text, found.end(), found["post"])[0]
+    for found in islice(_NUMBER.finditer(text, end, end + 48), 3):
+        if found[3] or not _DIMENSION.match(text, found.end()):
+            return _unit_after(text, found.end(), found[3])[0]
     return None
 
 
 def _as_decimal(found: re.Match[str]) -> str:
     whole, top, bottom = int(found[1] or 0), int(found[2]), int(found[3])
-    if bottom not in (2, 3, 4, 5, 6, 8, 10, 12, 16, 32, 64) or top >= bottom:
-        return found.group()
-    return f"{whole + top / bottom:.6g}"
+    return f"{whole + top / bottom:.6g}" if bottom in _DENOMINATORS and top < bottom else found.group()
 
 
-def _joined(found: re.Match[str]) -> str:
-    return re.sub(r"\D", "", found.group())
-
-
-def _vulgar_as_decimal(found: re.Match[str]) -> str:
-    return f"{int(found[1] or 0) + unicodedata.numeric(found[2]):.6g}"
+def squash(text: str) -> str:
+    """Letters and digits of a text, lower case, with separators kept only between two digits."""
+    return _SEPARATORS.sub("", text.lower())
 
 
 class SourceNumbers:
     """All that a source says in numbers: values with their units, spelled-out numbers, and text to find codes in."""
 
-    def __init__(self, text: str) -> None:
-        self.units: dict[float, set[Unit | None]] = {}
-        self.measured: dict[str, list[tuple[float, Unit]]] = {}  # by dimension: base values in order, with their units
+    def __init__(self, text: str, words: frozenset[str]) -> None:
+        self.text, self.words = text, words
+        self.units: dict[float, set[Unit | None]] = defaultdict(set)
         self.codes: set[str] = set()
         self.coded: set[float] = set()
-        self.raw = set(re.findall(r"\d+(?:[.,]\d+)*", text))
-        for fractions in (False, True):  # once with 1/2 as two numbers, once as 0.5
-            if fractions and "/" not in text:
-                continue
-            body = _FRACTION.sub(_as_decimal, text) if fractions else text.replace("/", " / ")
+        bases: dict[Unit, set[float]] = defaultdict(set)
+        for body in (text, text.replace("/", " / ")) if "/" in text else (text,):  # 1/2 is 0.5, and two numbers
             for quantity in quantities(body, None):
-                self._add(quantity)
+                if quantity.code:  # "3G" says nothing of 3 grams, "3pockets" that there are 3
+                    self.coded.update(quantity.values)
+                    self.codes.add(squash(quantity.code))
+                    continue
+                for value in quantity.values:
+                    self.units[value].update(quantity.unit or (None,))
+                    for unit in quantity.unit or ():
+                        bases[unit].add(unit.base(value))
         for found in _GROUPED.finditer(text):
-            value = float(re.sub(r"\D", "", found.group())[:_MAX_DIGITS])
-            unit = _unit_after(text, found.end(), "")[0]
-            for one in unit or (None,):
-                self.units.setdefault(value, set()).add(one)
-        for bases in self.measured.values():
-            bases.sort()
-        self.squashed = squash(text)
-        self.words = frozenset(re.findall(r"[^\W\d_]+", text.lower()))
-        for word in self.words:
-            for value in WORD_NUMBERS.get(word, ()):
-                self.units.setdefault(value, set()).add(None)
+            value = float(_NO_DIGIT.sub("", found.group())[:_MAX_DIGITS])
+            self.units[value].update(_unit_after(text, found.end(), "")[0] or (None,))
+        for word in words & WORD_NUMBERS.keys():
+            for value in WORD_NUMBERS[word]:
+                self.units[value].add(None)
+        self.measured: dict[str, list[tuple[Unit, list[float]]]] = defaultdict(list)  # by dimension, in order
+        for unit, found_bases in bases.items():
+            self.measured[unit.dimension].append((unit, sorted(found_bases)))
 
-    def _add(self, quantity: Quantity) -> None:
-        if quantity.code:  # "3G" says nothing of 3 grams, "3pockets" that there are 3
-            self.coded.update(quantity.values)
-            self.codes.add(squash(quantity.code))
-            return
-        for value in quantity.values:
-            known = self.units.setdefault(value, set())
-            if quantity.unit is None:
-                known.add(None)
-            else:
-                known.update(quantity.unit)
-                for unit in quantity.unit:
-                    self.measured.setdefault(unit.dimension, []).append((unit.base(value), unit))
+    @cached_property
+    def raw(self) -> frozenset[str]:
+        return frozenset(_PLAIN_NUMBER.findall(self.text))
+
+    @cached_property
+    def squashed(self) -> str:
+        return squash(self.text)
 
     def has_number(self, quantity: Quantity) -> bool:
-        number = re.match(r"\d+(?:[.,]\d+)*", quantity.text)
-        return (number is not None and number.group() in self.raw) or any(
-            v in self.units or v in self.coded for v in quantity.values
-        )
+        number = _PLAIN_NUMBER.match(quantity.text)
+        if number is not None and number.group() in self.raw:
+            return True
+        return any(v in self.units or v in self.coded for v in quantity.values)
 
     def has_quantity(self, quantity: Quantity) -> bool:
         """The same value with a compatible unit, or with none at all."""
@@ -228,9 +231,10 @@ class SourceNumbers:
             known = self.units.get(value)
             if known is None:
                 continue
-            if quantity.unit is None or known == {None} or any(unit in known for unit in quantity.unit):
+            ours = quantity.unit or (IDIOM,)
+            if IDIOM in ours or not known.isdisjoint(ours) or known == {None}:
                 return True
-            if None in known and any(unit.dimension == "count" for unit in quantity.unit):
+            if not known.isdisjoint((None, IDIOM)) and any(unit.dimension == "count" for unit in ours):
                 return True
         return False
 
@@ -241,31 +245,25 @@ class SourceNumbers:
                 ours = unit.base(value)
                 slack = max(unit.factor * 0.5 * 10.0**-quantity.decimals, abs(ours) * 0.005)
                 slack = min(slack, abs(ours) * 0.06)
-                near = self.measured.get(unit.dimension, [])
-                for theirs, other in near[bisect_left(near, (ours - slack,)) :]:
-                    if theirs > ours + slack:
-                        break
-                    if other != unit:
+                for other, bases in self.measured.get(unit.dimension, ()):
+                    at = bisect_left(bases, ours - slack)
+                    if other != unit and at < len(bases) and bases[at] <= ours + slack:
                         return True
         return False
 
     def has_code(self, code: str) -> bool:
         """Whether a model number stands in the source, spaces and hyphens aside."""
-        squashed = squash(code)
-        if squashed in self.codes:
+        wanted, text, at = squash(code), self.squashed, -1
+        if wanted in self.codes:
             return True
-        at = self.squashed.find(squashed)
-        while at >= 0:
-            before, after = self.squashed[at - 1 : at], self.squashed[at + len(squashed) : at + len(squashed) + 1]
-            if not (squashed[0].isdigit() and before.isdigit()) and not (squashed[-1].isdigit() and after.isdigit()):
+        for _ in range(_MOST_UNPROVEN):
+            at = text.find(wanted, at + 1)
+            if at < 0:
+                return False
+            before, after = text[max(0, at - 1) : at], text[at + len(wanted) : at + len(wanted) + 1]
+            if not (wanted[0].isdigit() and before.isdigit()) and not (wanted[-1].isdigit() and after.isdigit()):
                 return True
-            at = self.squashed.find(squashed, at + 1)
         return False
-
-
-def squash(text: str) -> str:
-    """Letters and digits of a text, lower case, with separators kept only between two digits."""
-    return re.sub(r"(?<!\d)[\W_]+|[\W_]+(?!\d)", "", text.lower())
 
 
 def _literal(needle: str, text: str) -> bool:
@@ -281,46 +279,25 @@ def _literal(needle: str, text: str) -> bool:
     return False
 
 
-def _stands(needle: str, text: str) -> bool:
-    """Whether the needle stands in the text between white space or at its ends."""
-    at = text.find(needle)
-    while at >= 0:
-        end = at + len(needle)
-        if (at == 0 or text[at - 1].isspace()) and (end == len(text) or text[end].isspace()):
-            return True
-        at = text.find(needle, at + 1)
-    return False
-
-
 def _all_literal(tokens: list[str], source: str) -> bool:
     """Whether every piece with a digit, with the piece behind it, stands in the source: the usual case, and a cheap test."""
-    if len(source) > 50_000:
+    pieces = {" ".join(tokens[i : i + 2]) for i, t in enumerate(tokens) if not t.isalpha() and _DIGIT.search(t)}
+    if len(pieces) > _MOST_UNPROVEN or len(source) > _LONG_SOURCE:
         return False
-    last = len(tokens) - 1
-    for i, token in enumerate(tokens):
-        if token.isalpha() or _DIGIT.search(token) is None:
-            continue
-        if not _stands(token if i == last else f"{token} {tokens[i + 1]}", source):
-            return False
-    return True
+    padded = f" {source} ".replace("\n", " ")
+    return all(f" {piece} " in padded for piece in pieces)
 
 
-def unproven_quantities(
-    output: str, tokens: list[str], source_lower: str, source: str, locale: str
-) -> Iterator[tuple[Quantity, SourceNumbers]]:
-    """Quantities of the output that do not stand in the source letter for letter, with the source's numbers.
-
-    `tokens` are the output's whitespace-separated pieces, and `source_lower` the source, both lower case.
-    """
+def unproven_quantities(output: str, tokens: list[str], source_lower: str, locale: str) -> Iterator[Quantity]:
+    """Quantities of the output that do not stand in the source letter for letter."""
     if _all_literal(tokens, source_lower):
         return
-    numbers: SourceNumbers | None = None
     seen: set[str] = set()
     for quantity in quantities(output, decimal_symbol(locale)):
         key = quantity.text.lower()
-        if key in seen or (len(source_lower) < 50_000 and _literal(key, source_lower)):
+        if key in seen or (len(source_lower) < _LONG_SOURCE and _literal(key, source_lower)):
             continue
         seen.add(key)
-        if numbers is None:
-            numbers = SourceNumbers(source)
-        yield quantity, numbers
+        yield quantity
+        if len(seen) == _MOST_UNPROVEN:
+            return

@@ -1,56 +1,75 @@
-"""The registry of validators: reason code to pure function, in order of severity.
+"""The registry of validators: reason codes to pure functions, in order of severity.
 
-A validator takes a View and answers whether the fault is there. It holds no state, reads thresholds from `view.settings`
-and runs in time linear in the text. The first reason of a rejected row is the one that it is counted under, so modules
-are listed in `MODULES` from "no usable answer" to matters of style.
+A validator takes a View and answers whether its fault is there; one with several codes lists those that hold. It keeps no
+state, reads thresholds from `view.settings` and runs in time linear in the text. The first reason of a rejected row is the
+one that it is counted under, so `MODULES` go from "no usable answer" to matters of style.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
+import regex
+
 from include.validation.view import View
 
-Check = Callable[[View], bool]
+Check = Callable[[View], bool | Sequence[str]]
 MODULES = ("answers", "characters", "leaks", "injection", "markup", "repetition", "languages", "facts", "lengths")
 
 
 class Validator(NamedTuple):
-    """`fatal`: without a usable answer the other validators would only add noise. `flag`: noted, never rejects.
+    """`when`: a character of this class must be in the output for the fault to be possible; None: any text can have it.
 
-    `exotic` can only be true of texts with characters beyond Latin letters and usual punctuation (`View.exotic`), `markup`
-    only of texts with a line break or a character of Markdown, HTML or templates (`View.markup`): most texts spare them.
+    `fatal`: without a usable answer the other validators would only add noise. `flags`: codes that are noted and never reject.
     """
 
-    code: str
+    codes: tuple[str, ...]
     check: Check
+    when: regex.Pattern[str] | None = None
     fatal: bool = False
-    flag: bool = False
-    exotic: bool = False
-    markup: bool = False
+    flags: frozenset[str] = frozenset()
 
 
-_REGISTRY: dict[str, Validator] = {}
+_VALIDATORS: list[Validator] = []
 
 
-def validator(
-    code: str, *, fatal: bool = False, flag: bool = False, exotic: bool = False, markup: bool = False
-) -> Callable[[Check], Check]:
-    """Registers a function under a reason code. Raises ValueError when the code is taken."""
+def validator(*codes: str, when: str = "", fatal: bool = False, flags: Sequence[str] = ()) -> Callable[[Check], Check]:
+    """Registers a function under its reason codes; `when` is the inside of a character class of the `regex` package.
+
+    Raises ValueError when a code is taken.
+    """
 
     def register(check: Check) -> Check:
-        if code in _REGISTRY:
-            raise ValueError(f"two validators share the reason code {code}")
-        _REGISTRY[code] = Validator(code, check, fatal, flag, exotic, markup)
+        taken = {code for known in _VALIDATORS for code in known.codes}.intersection(codes)
+        if taken:
+            raise ValueError(f"two validators share the reason code {min(taken)}")
+        chars = regex.compile(f"[{when}]", regex.V1) if when else None
+        _VALIDATORS.append(Validator(codes, check, chars, fatal, frozenset(flags)))
         return check
 
     return register
 
 
-def validators() -> dict[str, Validator]:
-    """Every validator by reason code, in order of severity."""
+def by_pattern(code: str, when: str, pattern: re.Pattern[str] | regex.Pattern[str] | None, doc: str) -> None:
+    """Registers a validator that is one search in the output; without a pattern the characters `when` are the fault."""
+
+    def check(view: View) -> bool:
+        return pattern is None or pattern.search(view.output) is not None
+
+    check.__doc__ = doc
+    validator(code, when=when)(check)
+
+
+def registered() -> list[Validator]:
+    """Every validator, in order of severity."""
     for name in MODULES:
         import_module(f"include.validation.{name}")
-    return _REGISTRY
+    return _VALIDATORS
+
+
+def validators() -> dict[str, Validator]:
+    """Every validator by reason code, in order of severity."""
+    return {code: one for one in registered() for code in one.codes}

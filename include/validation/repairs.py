@@ -13,24 +13,7 @@ _CLOSE = re.compile(rf"</(?:{_TAGS})>|\[/THINK\]|<\|end_of_thought\|>", re.I)
 
 # White space and the marks that show as nothing at the edges of a text (zero-width space, word joiner, byte order mark).
 _EDGE = " \t\r\n\v\f\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\u200b\u2060\ufeff\u00ad\x85"
-_QUOTES = {
-    '"': '"',
-    "'": "'",
-    "“": "”",
-    "‘": "’",
-    "«": "»",
-    "»": "«",
-    "„": "“”",
-    "‚": "‘’",
-    "「": "」",
-    "『": "』",
-    "`": "`",
-}
-
-
-def strip_edges(text: str) -> str:
-    """Text without surrounding white space and invisible marks."""
-    return text.strip(_EDGE)
+_QUOTES = dict(zip("\"'“‘«»„‚「『`", ('"', "'", "”", "’", "»", "«", "“”", "‘’", "」", "』", "`"), strict=True))
 
 
 def unquote(text: str, source: str) -> str:
@@ -41,9 +24,7 @@ def unquote(text: str, source: str) -> str:
     if len(text) < 3 or text[-1] not in _QUOTES.get(text[0], ""):
         return text
     inner = text[1:-1]
-    if text[0] in inner or text[-1] in inner or text in source:
-        return text
-    return inner
+    return text if text[0] in inner or text[-1] in inner or text in source else inner
 
 
 def repair(text: str, source: str, *, thinking: bool) -> tuple[str, tuple[str, ...], bool]:
@@ -51,10 +32,8 @@ def repair(text: str, source: str, *, thinking: bool) -> tuple[str, tuple[str, .
 
     `source` is the merchant's text in the replaced field, for what stands there already.
     """
-    done: list[str] = []
     found = nfc(text)
-    if found != text:
-        done.append("nfc")
+    done = ["nfc"] if found != text else []
     if thinking:
         parts = _CLOSE.split(found)
         if len(parts) == 1:
@@ -64,10 +43,10 @@ def repair(text: str, source: str, *, thinking: bool) -> tuple[str, tuple[str, .
     elif "<" in found and (without := _EMPTY_BLOCK.sub("", found, count=1)) != found:
         found = without
         done.append("reasoning_block")
-    if (stripped := strip_edges(found)) != found:
+    if (stripped := found.strip(_EDGE)) != found:
         found = stripped
         done.append("surrounding_space")
     if found and found[0] in _QUOTES and (plain := unquote(found, source)) != found:
-        found = strip_edges(plain)
+        found = plain.strip(_EDGE)
         done.append("outer_quotes")
     return found, tuple(done), True

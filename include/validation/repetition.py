@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from include.validation.registry import validator
-from include.validation.view import View
+from include.validation.view import View, nfc
 
-_RUN = re.compile(r"([^\W\d_])\1{7,}|([^\s\d.,_*=~#-])\2{11,}|([\d.,_*=~#-])\3{39,}")
+_RUN = re.compile(r"([^\W\d_])\1{7}|([^\s\d.,_*=~#-])\2{11}|([\d.,_*=~#-])\3{39}")
 _TIGHT = re.compile(r"([^\W\d_].{1,23}?)\1{3}", re.S)
-_MAX_PERIOD = 24
-_LONG_TOKEN = 16
+_MAX_PERIOD = 24  # tokens
+_SHORT_TOKEN, _TIGHT_TOKEN = 8, 16  # characters; shorter pieces are not looked into
 
 
 def repeated_ngram_ratio(tokens: Sequence[str], n: int = 3) -> float:
     """Share of n-grams that were there before: 1 - distinct / all; 0 for texts shorter than n."""
     total = len(tokens) - n + 1
-    return 1 - len(set(zip(*(tokens[i:] for i in range(n)), strict=False))) / total if total > 0 else 0.0
+    return 1 - len(set(zip(*[tokens[i:] for i in range(n)], strict=False))) / total if total > 0 else 0.0
 
 
 def has_loop(tokens: Sequence[str]) -> bool:
@@ -42,11 +42,9 @@ def _periods(tokens: Sequence[str]) -> set[int]:
     last: dict[tuple[str, str, str], int] = {}
     found: set[int] = set()
     for i, gram in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
-        before = last.get(gram)
-        if before is not None and i - before <= _MAX_PERIOD:
-            found.add(i - before)
+        found.add(i - last.get(gram, -_MAX_PERIOD - 1))
         last[gram] = i
-    return found
+    return {period for period in found if period <= _MAX_PERIOD}
 
 
 def is_doubled(tokens: Sequence[str]) -> bool:
@@ -59,21 +57,22 @@ def is_doubled(tokens: Sequence[str]) -> bool:
 def repetition(view: View) -> bool:
     """More repeated 3-grams than `max_repeated_ngram_ratio` (from 14 words), a phrase in a loop, or the text said twice."""
     tokens = view.tokens
-    if len(tokens) < 4:
+    if len(tokens) < 4 or len(set(tokens)) == len(tokens):
         return False
-    if len(tokens) < 14:
-        return len(set(tokens)) < len(tokens) and (is_doubled(tokens) or has_loop(tokens))
-    ratio = repeated_ngram_ratio(tokens)
-    return ratio > view.settings.max_repeated_ngram_ratio or (ratio > 0 and (has_loop(tokens) or is_doubled(tokens)))
+    ratio = repeated_ngram_ratio(tokens) if len(tokens) >= 14 else 0.0
+    if ratio > view.settings.max_repeated_ngram_ratio:
+        return True
+    return (ratio > 0 or len(tokens) < 14) and (is_doubled(tokens) or has_loop(tokens))
 
 
 @validator("char_repetition")
 def char_repetition(view: View) -> bool:
     """One character in a long run, or a short string four times running without spaces (also in scripts without spaces)."""
-    for token in [token for token in view.tokens if len(token) > 8]:
-        if len(set(token)) < len(token) - 7 and _RUN.search(token):
-            return True
-        if len(token) >= _LONG_TOKEN and _TIGHT.search(token):
+    for token in [token for token in view.tokens if len(token) > _SHORT_TOKEN]:
+        # either fault says at least six of its characters again
+        if len(token) - len(set(token)) > 5 and (
+            _RUN.search(token) or (len(token) >= _TIGHT_TOKEN and _TIGHT.search(token))
+        ):
             return True
     return False
 
@@ -84,11 +83,10 @@ def copied_through(view: View) -> bool:
     limit = view.settings.max_copied_ratio
     if limit is None:
         return False
-    source = view.source_field.lower().split()
-    tokens = view.tokens
+    tokens, source = view.tokens, nfc(getattr(view.source, view.task.field, view.source.description)).lower().split()
     if tokens == source:
         return bool(tokens)
     if len(tokens) < 3 or len(source) < 3 or 2 * min(len(tokens), len(source)) < limit * (len(tokens) + len(source)):
         return False
-    ours, theirs = set(itertools.pairwise(tokens)), set(itertools.pairwise(source))
+    ours, theirs = set(pairwise(tokens)), set(pairwise(source))
     return 2 * len(ours & theirs) / (len(ours) + len(theirs)) >= limit

@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,48 +25,36 @@ STAGE = "validate"
 PROGRESS_SECONDS = 15.0
 
 
-class _Answers:
-    """Generations by text_id in a temporary SQLite file, so that memory does not grow with the bin."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self.database = database
-        database.execute("PRAGMA journal_mode=OFF")
-        database.execute("PRAGMA synchronous=OFF")
-        database.execute(
-            "CREATE TABLE answers (text_id TEXT PRIMARY KEY, text TEXT, finish_reason TEXT, error TEXT, quarantine INT) WITHOUT ROWID"
-        )
-
-    def load(self, rows: Iterator[Generation]) -> None:
-        """Later rows win, but an error never replaces an answer."""
-        self.database.executemany(
-            "INSERT INTO answers VALUES (?, ?, ?, ?, ?) ON CONFLICT (text_id) DO UPDATE SET text = excluded.text, "
-            "finish_reason = excluded.finish_reason, error = excluded.error, quarantine = excluded.quarantine "
-            "WHERE excluded.error = '' OR answers.error <> ''",
-            (
-                (g.text_id, g.text.encode("utf-8", "surrogatepass"), g.finish_reason, g.error, g.quarantine)
-                for g in rows
-            ),
-        )
-
-    def get(self, text_id: str) -> tuple[str, str, str, bool] | None:
-        """Text, finish reason, error and whether the row is at fault; None without any generation."""
-        found = self.database.execute(
-            "SELECT text, finish_reason, error, quarantine FROM answers WHERE text_id = ?", (text_id,)
-        ).fetchone()
-        if found is None:
-            return None
-        return found[0].decode("utf-8", "surrogatepass"), found[1], found[2], bool(found[3])
+_Answer = tuple[str, str, str, bool]  # text, finish reason, error, and whether the row is at fault for it
+_COLUMNS = "text_id TEXT PRIMARY KEY, text BLOB, finish_reason TEXT, error TEXT, quarantine INT"
+_INSERT = (  # later rows win, but an error never replaces an answer
+    "INSERT INTO answers VALUES (?, ?, ?, ?, ?) ON CONFLICT (text_id) DO UPDATE SET text = excluded.text, "
+    "finish_reason = excluded.finish_reason, error = excluded.error, quarantine = excluded.quarantine "
+    "WHERE excluded.error = '' OR answers.error <> ''"
+)
 
 
 @contextmanager
-def _answers(run: Run, task: str, bin_index: int) -> Iterator[_Answers]:
+def _answers(generations: Iterator[Generation]) -> Iterator[Callable[[str], _Answer | None]]:
+    """Looks generations up by text_id, in a temporary SQLite file so that memory does not grow with the bin."""
     with (
         tempfile.TemporaryDirectory(prefix="answers-") as folder,
         closing(sqlite3.connect(Path(folder) / "answers.sqlite", isolation_level=None)) as database,
     ):
-        answers = _Answers(database)
-        answers.load(run.store.read_rows(run.generated(task, bin_index), Generation))
-        yield answers
+        database.executescript(
+            f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; CREATE TABLE answers ({_COLUMNS}) WITHOUT ROWID"
+        )
+        rows = (
+            (g.text_id, g.text.encode("utf-8", "surrogatepass"), g.finish_reason, g.error, g.quarantine)
+            for g in generations
+        )
+        database.executemany(_INSERT, rows)
+
+        def get(text_id: str) -> _Answer | None:
+            found = database.execute("SELECT * FROM answers WHERE text_id = ?", (text_id,)).fetchone()
+            return found and (found[1].decode("utf-8", "surrogatepass"), found[2], found[3], bool(found[4]))
+
+        yield get
 
 
 class _Tally:
@@ -99,22 +87,19 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
     quarantined under that reason; the others get the validators' verdict.
     """
     started = time.monotonic()
-    for stale in (
-        run.manifest(task, STAGE, bin_index),
-        run.verdicts(task, bin_index),
-        run.quarantine(task, STAGE, bin_index),
-    ):
-        run.store.remove(stale)
+    store, folders = run.store, (run.verdicts(task, bin_index), run.quarantine(task, STAGE, bin_index))
+    for stale in (run.manifest(task, STAGE, bin_index), *folders):
+        store.remove(stale)
     checker = Checker.of(run.spec.settings, task)
     rows_per_part = max(run.spec.settings.pipeline.rows_per_part, 10_000)
     tally, last = _Tally(), started
     with (
-        _answers(run, task, bin_index) as answers,
-        PartWriter(run.store, run.verdicts(task, bin_index), Verdict, rows_per_part) as verdicts,
-        PartWriter(run.store, run.quarantine(task, STAGE, bin_index), QuarantinedRow, rows_per_part) as quarantine,
+        _answers(store.read_rows(run.generated(task, bin_index), Generation)) as answer_of,
+        PartWriter(store, folders[0], Verdict, rows_per_part) as verdicts,
+        PartWriter(store, folders[1], QuarantinedRow, rows_per_part) as quarantine,
     ):
-        for item in run.store.read_rows(run.work_parts(task, bin_index), WorkItem):
-            _validate_row(item, answers.get(item.text_id), checker, tally, verdicts, quarantine)
+        for item in store.read_rows(run.work_parts(task, bin_index), WorkItem):
+            _validate_row(item, answer_of(item.text_id), checker, tally, verdicts, quarantine)
             if time.monotonic() - last > PROGRESS_SECONDS:
                 last = time.monotonic()
                 rate = tally.counts.extracted / (last - started)
@@ -124,7 +109,7 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
 
 def _validate_row(
     item: WorkItem,
-    answer: tuple[str, str, str, bool] | None,
+    answer: _Answer | None,
     checker: Checker,
     tally: _Tally,
     verdicts: PartWriter,
@@ -140,25 +125,23 @@ def _validate_row(
         quarantine.write(_quarantined(item, "generate", reason.strip(), detail.strip(), text))
         return
     outcome = checker.check(Source.of(item), text, finish_reason)
-    values = {name: getattr(item, name) for name in WorkItem.__dataclass_fields__}
+    ok, reasons, output = outcome.ok, outcome.reasons, storable(outcome.output)
+    judged: dict[str, Any] = {"output": output, "finish_reason": finish_reason, "ok": ok, "reasons": reasons}
     verdicts.write(
         Verdict(
-            **values,
-            output=outcome.output if outcome.ok else storable(outcome.output),
-            finish_reason=finish_reason,
-            ok=outcome.ok,
-            reasons=outcome.reasons,
+            **{name: getattr(item, name) for name in WorkItem.__dataclass_fields__},
+            **judged,
             repairs=outcome.repairs,
             flags=outcome.flags,
         )
     )
     tally.repairs.update(outcome.repairs)
     tally.flags.update(outcome.flags)
-    tally.reasons.update(outcome.reasons)
-    tally.add(item, outcome.reasons[0] if outcome.reasons else "")
-    if outcome.reasons:
+    tally.reasons.update(reasons)
+    tally.add(item, "" if ok else reasons[0])
+    if not ok:
         tally.rejected += 1
-        quarantine.write(_quarantined(item, STAGE, outcome.reasons[0], ", ".join(outcome.reasons[1:]), outcome.output))
+        quarantine.write(_quarantined(item, STAGE, reasons[0], ", ".join(reasons[1:]), output))
 
 
 def storable(text: str) -> str:
@@ -167,15 +150,8 @@ def storable(text: str) -> str:
 
 
 def _quarantined(item: WorkItem, stage: str, reason: str, detail: str, output: str) -> QuarantinedRow:
-    return QuarantinedRow(
-        merchant_id=item.merchant_id,
-        listing_id=item.listing_id,
-        staleness_key=item.staleness_key,
-        stage=stage,
-        reason=reason,
-        detail=detail,
-        output=storable(output),
-    )
+    keys = {name: getattr(item, name) for name in ("merchant_id", "listing_id", "staleness_key")}
+    return QuarantinedRow(**keys, stage=stage, reason=reason, detail=detail, output=storable(output))
 
 
 def _finish(run: Run, task: str, bin_index: int, tally: _Tally, seconds: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from include.expectations import Rule, TableRules, check_tables
-from include.runs import Run, StopMarker
+from include.runs import Run
 from include.settings import GateSettings
 from include.validation.stage import STAGE
 
@@ -48,6 +48,13 @@ def _pass_rate(counts: Counter[str]) -> tuple[int, float | None]:
     return answered, counts[""] / answered if answered else None
 
 
+def _reasons(rows: Iterable[Row]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row["reason"]] += row["rows"]
+    return counts
+
+
 def _by(rows: Iterable[Row], column: str) -> dict[Any, Counter[str]]:
     found: dict[Any, Counter[str]] = defaultdict(Counter)
     for row in rows:
@@ -59,10 +66,12 @@ def _between(name: str, column: str, low: float | None = None, high: float | Non
     return Rule(name, "ExpectColumnValuesToBeBetween", {"column": column, "min_value": low, "max_value": high})
 
 
+def _equal(name: str) -> Rule:
+    return Rule(name, "ExpectColumnPairValuesToBeEqual", {"column_A": "planned", "column_B": "accounted"})
+
+
 def _totals(rows: list[Row], planned: list[int], stopped: bool, gate: GateSettings) -> TableRules:
-    counts: Counter[str] = Counter()
-    for row in rows:
-        counts[row["reason"]] += row["rows"]
+    counts = _reasons(rows)
     answered, pass_rate = _pass_rate(counts)
     total = sum(planned)
     values: dict[str, list[object]] = {
@@ -75,8 +84,7 @@ def _totals(rows: list[Row], planned: list[int], stopped: bool, gate: GateSettin
     }
     rules = [
         _between("listings were planned", "planned", 1),
-        Rule("every planned listing is accounted for", "ExpectColumnPairValuesToBeEqual",
-             {"column_A": "planned", "column_B": "accounted"}),
+        _equal("every planned listing is accounted for"),
         _between("completeness", "completeness", gate.min_completeness, 1),
         _between("validator pass rate", "pass_rate", gate.min_validator_pass_rate, 1),
         _between("no bin tripped the circuit breaker", "stop_markers", 0, 0),
@@ -94,12 +102,7 @@ def _bins(rows: list[Row], planned: list[int]) -> TableRules:
         "planned": list(planned),
         "accounted": [accounted.get(b, 0) for b in range(len(planned))],
     }
-    rule = Rule(
-        "accounting closes in every bin",
-        "ExpectColumnPairValuesToBeEqual",
-        {"column_A": "planned", "column_B": "accounted"},
-    )
-    return TableRules(columns, [rule], label="bin")
+    return TableRules(columns, [_equal("accounting closes in every bin")], label="bin")
 
 
 def _slices(rows: list[Row], gate: GateSettings) -> TableRules | None:
@@ -131,15 +134,9 @@ def _cells(rows: list[Row]) -> TableRules:
     return TableRules(columns, rules, label="merchant_id")
 
 
-def _tables(
-    rows: list[Row], planned: list[int], stopped: StopMarker | None, gate: GateSettings
-) -> dict[str, TableRules]:
-    tables = {
-        "totals": _totals(rows, planned, stopped is not None, gate),
-        "bins": _bins(rows, planned),
-        "cells": _cells(rows),
-    }
+def _tables(rows: list[Row], planned: list[int], stopped: bool, gate: GateSettings) -> dict[str, TableRules]:
     slices = _slices(rows, gate)
+    tables = {"totals": _totals(rows, planned, stopped, gate), "bins": _bins(rows, planned), "cells": _cells(rows)}
     return tables if slices is None else tables | {"slices": slices}
 
 
@@ -161,13 +158,10 @@ def check(run: Run, task: str) -> dict[str, Any]:
         if sum(planned) == 0:
             result = {"status": "empty", **identity}
         else:
-            result = check_tables(
-                f"{task}-gate", SUITE_VERSION, _tables(rows, planned, stopped, gate), docs=(run.store, docs)
-            )
-        reasons: Counter[str] = Counter()
-        for row in rows:
-            reasons[row["reason"] or "accepted"] += row["rows"]
-        result["aggregate"] = dict(sorted(reasons.items()))
+            tables = _tables(rows, planned, stopped is not None, gate)
+            result = check_tables(f"{task}-gate", SUITE_VERSION, tables, docs=(run.store, docs))
+        reasons = _reasons(rows)
+        result["aggregate"] = dict(sorted((reason or "accepted", count) for reason, count in reasons.items()))
     except (KeyError, TypeError) as error:  # a manifest that is not ours: the gate cannot answer, the data may be fine
         problem = f"the bins' aggregate cannot be read: {type(error).__name__} {error}; clear the validate tasks"
         result = {"status": "broken", **identity, "aggregate": {}, "error": problem}

@@ -19,28 +19,8 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
     rows.append(rows[0] | {"listing_id": "copy-1"})
     rows.append(rows[1] | {"listing_id": "long-1", "description": "soft wool blanket 130 x 170 cm " * 2000})
     rows.append(rows[2] | {"listing_id": "empty-1", "title": "", "description": ""})
-    for task in (
-        "title",
-        "description",
-    ):  # a handful of rows carries no statistics: this gate asks for completeness only
-        nightly.edit(
-            f"tasks/{task}.yaml",
-            lambda c: (
-                c
-                | {
-                    "gate": c["gate"]
-                    | {
-                        "mode": "demo",
-                        "baseline": 0.02,
-                        "margin": 0.0199,
-                        "min_validator_pass_rate": 0.0,
-                        "min_completeness": 0.5,
-                        "max_reason_share": {},
-                        "max_judge_error_share": 1.0,
-                    }
-                }
-            ),
-        )
+    for task in ("title", "description"):
+        nightly.open_gate(task)
     nightly.set_up(rows)
     nightly.first = nightly.run()  # type: ignore[attr-defined]
     return nightly

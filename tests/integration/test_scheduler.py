@@ -144,24 +144,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> I
         AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL="30",
     )
     (nightly.config / "tasks" / "description.yaml").unlink()
-    nightly.edit(
-        "tasks/title.yaml",
-        lambda c: (
-            c
-            | {
-                "gate": c["gate"]
-                | {
-                    "mode": "demo",
-                    "baseline": 0.02,
-                    "margin": 0.0199,
-                    "min_validator_pass_rate": 0.0,
-                    "min_completeness": 0.5,
-                    "max_reason_share": {},
-                    "max_judge_error_share": 1.0,
-                }
-            }
-        ),
-    )
+    nightly.open_gate("title")
     nightly.edit("pipeline.yaml", lambda c: c | {"rows_per_part": 4})
     rows = dated(sample_rows(48), YESTERDAY, "y")
     for back in (2, 3):

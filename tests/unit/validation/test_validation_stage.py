@@ -6,6 +6,7 @@ import sys
 
 from include.partitions import Store
 from include.records import QuarantinedRow, RunCounts, Verdict
+from include.validation import stage
 from include.validation.__main__ import main
 from include.validation.breaker import wilson_lower
 from include.validation.stage import validate
@@ -159,3 +160,14 @@ def test_the_stage_runs_from_the_command_line(make_run) -> None:
 def test_a_folder_that_is_no_run_is_said_plainly(tmp_path: object, capsys: object) -> None:
     assert main(["run", "--run-dir", str(tmp_path), "--task", "title", "--bin", "0"]) == 2
     assert "run.json is missing" in capsys.readouterr().err  # type: ignore[attr-defined]
+
+
+def test_long_work_says_how_far_it_is_in_plain_lines(make_run, monkeypatch, caplog) -> None:
+    """graphrag-toolkit#129: progress bars and carriage returns break task logs."""
+    monkeypatch.setattr(stage, "PROGRESS_SECONDS", -1.0)
+    run = make_run([[(item, answer(item)) for item in map(work_item, range(3))]])
+    with caplog.at_level("INFO", logger=stage.__name__):
+        stage.validate(run, "title", 0)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(" listings validated, ")[0] for line in lines[:3]] == [f"title bin 0: {n}" for n in (1, 2, 3)]
+    assert all(line.isprintable() for line in lines)

@@ -278,3 +278,17 @@ def test_any_text_gets_the_same_verdict_twice(output, source, finish_reason):
 def test_every_validator_says_what_it_looks_for():
     assert all(v.check.__doc__ for v in validators().values())
     assert len(validators()) > 30
+
+
+@pytest.mark.parametrize(
+    ("output", "source", "caught"),
+    [
+        ("Design kit 5 ft 1", "Design kit 5 in 1", True),
+        ("Toy box 2-ft-1", "Toy box 2-in-1, for ages 2 and up", True),
+        ("Toy box 2 in 1", "Toy box 2-in-1", False),
+        ("Case of 2 pieces", "2 in 1 case", False),
+        ("Case 12 in wide", "Case 12-in wide", False),
+    ],
+)
+def test_the_in_of_an_idiom_is_no_inch(output, source, caught):
+    assert ("unit_changed" in reasons(output, source)) is caught
