@@ -42,6 +42,8 @@ _PREPOSITION = re.compile(
     r"|einem|einer|un|una|une|il|la|le|el)\b)",
     re.I,
 )
+_BY = re.compile(r"(?<![a-cefgi-km-vxyz])[x×]\s*\d")  # `10L x 5W`, and not "max 5W"
+_IN_NUMBER = frozenset("0123456789.,")
 _HYPHENED = re.compile(r"-\d")  # 2-in-1
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 8, 10, 12, 16, 32, 64))
 _MAX_DIGITS = 18  # longer runs are codes, compared as text
@@ -127,13 +129,14 @@ def _is_preposition(text: str, name: str, found: re.Match[str]) -> bool:
 
 
 def _is_label(text: str, name: str, found: re.Match[str]) -> bool:
-    """`10 L x 5 W x 3 H` and 5G: no litres, watts, hours or grams."""
+    """`10 L x 5 W x 3 H` and 5G: no litres, watts, hours or grams; 520G is grams."""
+    start = found.start()
     if name == "G":
-        return found.end() - found.start() == 1
+        return found.end() - start == 1 and text[max(0, start - 2) : start - 1] not in _IN_NUMBER
     if len(name) > 1 or name not in "LWHDlwhd":
         return False
-    around = f"{text[max(0, found.start() - 12) : found.start()]} {text[found.end() : found.end() + 6]}".lower()
-    return "x" in around or "×" in around
+    around = f"{text[max(0, start - 12) : start]} {text[found.end() : found.end() + 6]}".lower()
+    return _BY.search(around) is not None
 
 
 def quantities(text: str, decimal: str | None) -> Iterator[Quantity]:

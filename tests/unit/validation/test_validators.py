@@ -123,6 +123,9 @@ FACTS_HOLD = [
     ("Ages 5 to 10", "Ages 5-10"),
     ("Cable of 5 A", "Cable 5A"),
     ("Kettle 1.7 L", "Kettle 1,7 L"),
+    ("Bag of 520 g", "BAG | 28L | 520G"),
+    ("Lamp of 25 W", "Lamp, power approx. 25W"),
+    ("Box 10 L x 5 W x 3 H", "Box 10 x 5 x 3"),
 ]
 FACTS_BREAK = [
     ("Bottle 750 ml", "Bottle 500 ml", "number_not_in_source"),
