@@ -127,7 +127,7 @@ class VllmEngine:
             "model": self.profile.model_path(),
             "revision": self.profile.revision,
         }
-        if self.profile.merge_lora and len(self._adapters) == 1:
+        if self.profile.merge_lora and self.profile.lora and len(self._adapters) == 1:  # the base answers nobody
             (adapter,) = self._adapters
             arguments["model"] = merged_model(arguments["model"], adapter, arguments.get("dtype", "bfloat16"))
             self._merged, self._adapters = adapter, {}

@@ -129,6 +129,7 @@ class Night:
         base = settings.engines["cpu-smollm2"].model_dump(exclude={"name", "lineage", "model", "lora"}) | {
             "lease_wait_s": 1.0
         }
+        base["environment"] = base["environment"] | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # as on a GPU
         task = {"sampling_params": {"temperature": 0.0, "max_tokens": 12}, "attempts": 1}
         self.run = make_run(folder / "data", items, model=".models/smollm2-135m-instruct", engine=base, **task)
         self.environment = os.environ | {"LISTING_LEASE_DIR": str(folder / "leases")}

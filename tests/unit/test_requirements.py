@@ -53,6 +53,12 @@ def test_everything_asked_for_is_pinned(name: str) -> None:
     assert asked(f"{name}.in") <= set(pins(f"{name}.txt"))
 
 
+def test_the_training_lock_is_complete_and_takes_torch_from_the_runtime() -> None:
+    found = pins("requirements-train.txt")
+    assert asked("requirements-train.in") - set(found) == {"torch"}
+    assert not [name for name in found if name.startswith(("nvidia-", "cuda-"))]
+
+
 def test_the_locks_agree_on_what_the_data_passes_through() -> None:
     production, cpu = pins("requirements.txt"), pins("requirements-cpu.txt")
     shared = (
