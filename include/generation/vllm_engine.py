@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from include.generation import console
+from include.generation import console, cpu_lora
 from include.generation.engine import (
     EngineDeadError,
     EngineMetrics,
@@ -27,7 +27,7 @@ from include.generation.engine import (
     TokenLogprob,
 )
 from include.generation.failures import explain
-from include.generation.leases import visible_gpus
+from include.generation.leases import is_cpu_build, visible_gpus
 from include.generation.merging import merged_model
 from include.generation.processes import child_pids, deadline, end_processes
 from include.settings import EngineProfile, resolve_path
@@ -140,6 +140,8 @@ class VllmEngine:
                 "max_lora_rank": next(r for r in ranks if r >= rank),
                 **arguments,
             }
+            if is_cpu_build():  # vLLM's own operations apply an adapter to requests that have none
+                cpu_lora.install()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         self._version = vllm.__version__
         self._tokenizer = self._engine.get_tokenizer()
