@@ -126,61 +126,6 @@ def sample_product(rng: random.Random, split: Split, locale: str, category: str 
     )
 
 
-_SYLLABLES = [
-    "ar",
-    "be",
-    "bra",
-    "cal",
-    "da",
-    "del",
-    "dor",
-    "el",
-    "fen",
-    "fi",
-    "gar",
-    "gil",
-    "ha",
-    "hol",
-    "in",
-    "ja",
-    "kar",
-    "kel",
-    "la",
-    "lin",
-    "lor",
-    "ma",
-    "mer",
-    "mon",
-    "na",
-    "nel",
-    "nor",
-    "o",
-    "pel",
-    "qui",
-    "ra",
-    "ren",
-    "ri",
-    "ro",
-    "sal",
-    "sen",
-    "so",
-    "stel",
-    "ta",
-    "tel",
-    "tor",
-    "u",
-    "va",
-    "ven",
-    "vi",
-    "vol",
-    "wen",
-    "wil",
-    "ya",
-    "za",
-    "zel",
-]
-
-
 @cache
 def _held_out_nouns() -> frozenset[str]:
     return frozenset(noun for key in categories("held_out") for locale in LOCALES for _, noun in nouns(key, locale))
@@ -219,7 +164,7 @@ def _made_up_noun(rng: random.Random, locale: str) -> tuple[str, str]:
     modifier, head = rng.choice(parts["modifiers"]), rng.choice(parts["heads"])
     gender, head = ("", head) if locale == "en-US" else (head[0], head[2:])
     if rng.random() < 0.125:
-        head = "".join(rng.sample(_SYLLABLES, rng.choice((2, 3))))
+        head = "".join(rng.sample(data("compounds")["syllables"], rng.choice((2, 3))))
         head = head.capitalize() if locale == "de-DE" else head
     if rng.random() < 0.2:
         noun = head
@@ -233,7 +178,7 @@ def _made_up_noun(rng: random.Random, locale: str) -> tuple[str, str]:
 def _made_up_brand(rng: random.Random) -> str:
     """A name of parts or of syllables; never a held-out one, nor one so like it that it would be taken for it."""
     parts = data("compounds")
-    name = "".join(rng.sample(_SYLLABLES, rng.choice((2, 3, 4)))).capitalize()
+    name = "".join(rng.sample(data("compounds")["syllables"], rng.choice((2, 3, 4)))).capitalize()
     if rng.random() < 0.6:
         name = rng.choice(parts["brand_starts"]) + rng.choice(parts["brand_ends"])
     if rng.random() < 0.25:
