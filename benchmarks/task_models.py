@@ -37,6 +37,7 @@ from include.validation.view import Source
 
 REAL = PROJECT_ROOT.parent / "shared" / "data"
 BASE = "cpu-smollm2"
+REAL_JUDGED = 60  # of the real listings of each task; the judge is the slowest of the three
 log = logging.getLogger("bench")
 
 
@@ -162,7 +163,8 @@ def run(rows: int, base_rows: int, planted: int, real: int, out: Path) -> dict[s
         truth[task] = [faithful(r) for r in made]
         if unknown:
             result["real_listings"][task] = measure_real(bench, task, unknown, outputs[rows:])
-            to_judge[f"real {task}"] = [(task, li, o.text) for li, o in zip(unknown, outputs[rows:], strict=True)]
+            real_copy = [(task, li, o.text) for li, o in zip(unknown, outputs[rows:], strict=True)]
+            to_judge[f"real {task}"] = real_copy[:REAL_JUDGED]
         plain = bench.write(task, known[:base_rows], BASE)
         table = measure(bench, task, facts_known(task, plain), plain)
         result[task]["base_model"] = table["en-US"] | {"locales": table}

@@ -137,7 +137,7 @@ def _in_training_environment() -> None:
     if find_spec("trl") and find_spec("peft"):
         return
     python = Path(os.environ.get(TRAIN_PYTHON_VARIABLE) or PROJECT_ROOT / ".venv-train" / "bin" / "python")
-    if not python.is_file() or python.resolve() == Path(sys.executable).resolve():
+    if not python.is_file() or python.absolute() == Path(sys.executable).absolute():  # all venvs resolve to one file
         raise SettingsError(
             f"training libraries are not installed: `make train-env`, or set {TRAIN_PYTHON_VARIABLE} to an interpreter "
             "that has requirements-train.txt"
