@@ -221,9 +221,9 @@ def measure_real(bench: Bench, task: str, listings: list[Listing], outputs: list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=300, help="held-out listings, all locales")
-    parser.add_argument("--base-rows", type=int, default=100, help="of them also by the plain base model")
-    parser.add_argument("--planted", type=int, default=100)
+    parser.add_argument("--rows", type=int, default=210, help="held-out listings, all locales")
+    parser.add_argument("--base-rows", type=int, default=45, help="of them also by the plain base model")
+    parser.add_argument("--planted", type=int, default=60)
     parser.add_argument("--real", type=int, default=200)
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "build" / "bench" / "task_models.json")
     args = parser.parse_args()
