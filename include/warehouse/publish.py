@@ -158,6 +158,8 @@ def _upsert(
 
 def end_copy(connection: sa.Connection, staging: Staging, facts: Provenance, now: datetime) -> dict[str, int]:
     """Retires the copy of withdrawn listings and moves listings into the holdout arm. Returns the ended copies by reason."""
+    if not staging.rows:
+        return {"retired": 0, "holdout": 0}
     ended = staging.table
     pairs = listing_copy.join(ended, same_listing(listing_copy, ended, facts.enhancement_task))
     may_end = _may_replace(ended.c.source_updated_at, facts)
@@ -212,14 +214,17 @@ def write_quarantine(
     written = touched(
         connection, insert.on_conflict_do_update(index_elements=[quarantine.c[name] for name in KEY], set_=changed)
     )
-    now_live = (
+    staged = sa.exists(
         sa.select(published.table.c.listing_id)
-        .select_from(
-            published.table.join(listing_copy, same_listing(listing_copy, published.table, facts.enhancement_task))
-        )
-        .where(same_listing(quarantine, published.table, facts.enhancement_task), listing_copy.c.run_id == facts.run_id)
+        .where(same_listing(quarantine, published.table, facts.enhancement_task))
+        .correlate(quarantine)
     )
-    connection.execute(quarantine.delete().where(sa.exists(now_live.correlate(quarantine))))
+    now_live = sa.exists(
+        sa.select(listing_copy.c.listing_id)
+        .where(*(listing_copy.c[name] == quarantine.c[name] for name in KEY), listing_copy.c.run_id == facts.run_id)
+        .correlate(quarantine)
+    )
+    connection.execute(quarantine.delete().where(quarantine.c.enhancement_task == facts.enhancement_task, staged, now_live))
     return written
 
 
