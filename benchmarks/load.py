@@ -81,8 +81,7 @@ def write_stand_in_copy(run: Run) -> None:
     """Stands in for generation, validation and gate: a listing's title in capitals is its accepted copy."""
     names = schema_of(WorkItem).names
     for bin_index in range(len(run.bins(TASK))):
-        number = 0
-        for part in run.work_parts(TASK, bin_index):
+        for number, part in enumerate(run.work_parts(TASK, bin_index)):
             with run.store.fs.open(run.store.path(part), "rb") as file:
                 work = pa.parquet.read_table(file).select(names)
             empty = pa.array([[]] * work.num_rows, pa.list_(pa.string()))
@@ -93,7 +92,6 @@ def write_stand_in_copy(run: Run) -> None:
             columns = {name: work[name] for name in names} | more
             table = pa.table([columns[name] for name in schema_of(Verdict).names], schema=schema_of(Verdict))
             run.store.write_table(f"{run.verdicts(TASK, bin_index)}/part-{number:05d}.parquet", table)
-            number += 1
         run.store.write_json(run.manifest(TASK, "validate", bin_index), {})
     plan = run.store.read_json(run.plan(TASK))
     counts = RunCounts.from_dict(plan["counts"])
@@ -278,8 +276,12 @@ def measures(found: dict[str, Any]) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="listings; a multiple of 100")
-    parser.add_argument("--small-rows", type=int, default=100_000, help="listings of the run that memory is compared with")
-    parser.add_argument("--to-sql-rows", type=int, default=1_000_000, help="rows given to pandas.to_sql; its rate counts")
+    parser.add_argument(
+        "--small-rows", type=int, default=100_000, help="listings of the run that memory is compared with"
+    )
+    parser.add_argument(
+        "--to-sql-rows", type=int, default=1_000_000, help="rows given to pandas.to_sql; its rate counts"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--readers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "load.json")

@@ -85,21 +85,21 @@ def attributes_json(value: object, flags: set[str]) -> str:
     """Attributes as a JSON object of text to text with sorted names; text that is no object is kept under `details`."""
     if value is None or value == "" or value == "{}":
         return "{}"
-    plain = False
     if isinstance(value, str | bytes):
         text = as_text(value)
-        plain = is_plain(text) and "\\" not in text  # an escape may hide anything
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = {"details": text}
+        else:
+            if is_plain(text) and "\\" not in text and type(value) is dict and set(map(type, value.values())) == {str}:
+                pairs = sorted((name.strip(), item.strip()) for name, item in value.items())
+                kept = {name: item for name, item in pairs if name and item}
+                # Without a backslash no quote stands in a string, so there is nothing to escape.
+                return "{" + ", ".join([f'"{name}": "{item}"' for name, item in kept.items()]) + "}"
     if not isinstance(value, dict):
         value = {"details": value}
-    if plain:
-        pairs = [(name.strip(), _flat(item).strip()) for name, item in value.items()]
-    else:
-        pairs = [(clean(as_text(name), flags), clean(_flat(item), flags)) for name, item in value.items()]
-    pairs.sort()
+    pairs = sorted((clean(as_text(name), flags), clean(_flat(item), flags)) for name, item in value.items())
     return _encode({name: item for name, item in pairs if name and item})
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from include.warehouse.bulk import insert_batch
-from include.warehouse.database import connect
+from include.warehouse.database import connect, plan_without
 from include.warehouse.schema import HOLDOUT, TREATMENT, key_text, listing_copy, quarantine, runs
 
 
@@ -98,6 +98,7 @@ class Lookup:
         columns += [pa.array([key[i] for key in keys], pa.string()) for i in range(4)]
         with self._connection.begin():
             self._connection.execute(_keys.delete())
+            plan_without(self._connection, "hashjoin", "mergejoin")
             insert_batch(self._connection, _keys, pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
             for n, standing in self._connection.execute(self._statement):
                 found[n] = _BY_VALUE[standing]

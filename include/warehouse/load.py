@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from include.records import AccountingError, JudgeScore, RunCounts
 from include.runs import Run
 from include.warehouse.bulk import Poisoned
-from include.warehouse.database import retried, writing
+from include.warehouse.database import plan_without, retried, writing
 from include.warehouse.migrate import check_schema
 from include.warehouse.publish import (
     Provenance,
@@ -197,6 +197,7 @@ def _publish(
     with writing(url) as connection:
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("SET LOCAL work_mem = '128MB'")
+        plan_without(connection, "hashjoin")  # the others keep the key order that rows are written in
         lock_task(connection, task)
         now = datetime.now(UTC)
         _withdraw_earlier_attempt(connection, copy, facts, now)
