@@ -51,12 +51,17 @@ _SELECTORS = re.compile("([\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U0
 _TAGS = re.compile("(\U0001f3f4[\U000e0061-\U000e007a\U000e0030-\U000e0039]{3,6}\U000e007f)|[\U000e0000-\U000e007f]")
 
 
+def is_plain(text: str) -> bool:
+    """Whether the text is printable ASCII, in which there is nothing to clean but surrounding spaces."""
+    return text.isascii() and text.isprintable()
+
+
 def clean(text: str, flags: set[str] | None = None) -> str:
     """The text without invisible rubbish, composed (NFC) and stripped; `flags` collects what was found.
 
     Raises LoneSurrogateError.
     """
-    if text.isascii() and text.isprintable():  # most text, told in one pass
+    if is_plain(text):
         return text.strip()
     found = set() if flags is None else flags
     if _SUSPECT.search(text):
@@ -131,7 +136,7 @@ def _strip_markup(text: str) -> str:
     if "<" in text:
         text = _RAISED.sub(lambda raised: raised[1].translate(_SUPERSCRIPT), text)  # 10<sup>6</sup> is not 106
         text = _TAG.sub(_break_or_nothing, _DROPPED.sub("\n", text))
-    if "&" in text:  # entities without a semicolon are not decoded: `&copy=2` in a link is no ©
+    if "&" in text and ";" in text:  # entities without a semicolon are not decoded: `&copy=2` in a link is no ©
         text = _ENTITY.sub(lambda entity: html.unescape(entity[0]).replace("\ufffd", ""), text)
     return text
 
@@ -142,7 +147,7 @@ def plain_text(text: str) -> str:
     Only HTML's own element names count as tags, so that `Works at <5 V and >3 V; cable<2m` stays. Markup that was itself
     escaped (`&lt;b&gt;`) is stripped, too.
     """
-    if "<" in text or "&" in text:
+    if "<" in text or ("&" in text and ";" in text):
         stripped = _strip_markup(text)
         if stripped != text:
             text = clean(_strip_markup(stripped))

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from include.extraction.cleaning import LoneSurrogateError, clean
+from include.extraction.cleaning import LoneSurrogateError, clean, is_plain
 
 MAX_ID_CHARS = 255
 MAX_FIELD_CHARS = 100_000
@@ -91,10 +91,16 @@ def attributes_json(value: object, flags: set[str]) -> str:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = {"details": text}
+        else:
+            if is_plain(text) and "\\" not in text and type(value) is dict and set(map(type, value.values())) == {str}:
+                pairs = sorted((name.strip(), item.strip()) for name, item in value.items())
+                kept = {name: item for name, item in pairs if name and item}
+                # Without a backslash no quote stands in a string, so there is nothing to escape.
+                return "{" + ", ".join([f'"{name}": "{item}"' for name, item in kept.items()]) + "}"
     if not isinstance(value, dict):
         value = {"details": value}
-    pairs = [(clean(as_text(name), flags), clean(_flat(item), flags)) for name, item in value.items()]
-    return _encode({name: item for name, item in sorted(pairs) if name and item})
+    pairs = sorted((clean(as_text(name), flags), clean(_flat(item), flags)) for name, item in value.items())
+    return _encode({name: item for name, item in pairs if name and item})
 
 
 def _flat(value: object) -> str:
@@ -116,7 +122,11 @@ def to_listing(
     """
     flags: set[str] = set()
     try:
-        texts = [clean(as_text(value), flags) if value else as_text(value) for value in raw[:7]]
+        texts = [value if type(value) is str else as_text(value) for value in raw[:7]]
+        if is_plain("|".join(texts)):  # most rows, told in one pass
+            texts = [text.strip() for text in texts]
+        else:
+            texts = [clean(text, flags) for text in texts]
         attributes = attributes_json(raw[7], flags)
     except LoneSurrogateError as error:
         raise RowError("lone_surrogate", str(error)) from None

@@ -7,10 +7,12 @@ staleness key), quarantined (no text to work from), deferred (row limit); the re
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -111,6 +113,24 @@ class _TaskWork:
         return {"counts": self.counts.to_dict(), "shards": self.work.rows, "over_limit": self.over_limit}
 
 
+@contextmanager
+def _collected_by_batch() -> Iterator[None]:
+    """Leaves it to the caller when garbage is collected, and leaves out all that lives already.
+
+    Hundreds of thousands of small tuples would otherwise start the collector again and again: a third of a reader's time.
+    """
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
 class Reading:
     """One reader: takes batches from a source and returns what it found as plain values."""
 
@@ -128,9 +148,10 @@ class Reading:
     def read(self, source: Source) -> dict[str, Any]:
         """Reads the source to its end. Returns counts by task, rows by shard and what is to be reported."""
         expected, started, done = source.expected(self.window), time.monotonic(), 0
-        with Lookup(self.warehouse_url) as self.lookup:
+        with Lookup(self.warehouse_url) as self.lookup, _collected_by_batch():
             for batch in source.batches(self.window):
                 self._take(batch)
+                gc.collect()
                 done += len(batch)
                 rate = max(done, 1) / max(time.monotonic() - started, 1e-6)
                 log.info("%d of %d listings, %.0f/s, %.0f s left", done, expected, rate, max(expected - done, 0) / rate)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from include.warehouse.bulk import insert_batch
-from include.warehouse.database import connect
+from include.warehouse.database import connect, plan_without
 from include.warehouse.schema import HOLDOUT, TREATMENT, key_text, listing_copy, quarantine, runs
 
 
@@ -24,6 +24,7 @@ class Standing(StrEnum):
     HOLDOUT = "holdout"  # recorded in the holdout arm
 
 
+_BY_VALUE = {standing.value: standing for standing in Standing}
 _keys = sa.Table(
     "keys_to_look_up",
     sa.MetaData(),
@@ -56,7 +57,8 @@ def _lookup() -> sa.Select[int, str]:
         else_=Standing.NEW.value,
     )
     joined = _keys.outerjoin(copy, same_key(copy)).outerjoin(refused, same_key(refused))
-    return sa.select(_keys.c.n, standing).select_from(joined)
+    found = sa.select(_keys.c.n, standing.label("standing")).select_from(joined).subquery()
+    return sa.select(found.c.n, found.c.standing).where(found.c.standing != Standing.NEW.value)
 
 
 def complete_until(url: str, task: str, scope: str) -> datetime | None:
@@ -96,8 +98,8 @@ class Lookup:
         columns += [pa.array([key[i] for key in keys], pa.string()) for i in range(4)]
         with self._connection.begin():
             self._connection.execute(_keys.delete())
+            plan_without(self._connection, "hashjoin", "mergejoin")
             insert_batch(self._connection, _keys, pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
             for n, standing in self._connection.execute(self._statement):
-                if standing != "new":
-                    found[n] = Standing(standing)
+                found[n] = _BY_VALUE[standing]
         return found

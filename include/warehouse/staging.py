@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from include.warehouse.database import UtcDateTime, connect, retried, writing
 from include.warehouse.schema import key_text
 
 LISTING = ("merchant_id", "listing_id")
+BATCH_ROWS = 8_192
 
 # Per kind of staging table: its columns besides the listing's key.
 _COLUMNS: dict[str, list[tuple[str, Any]]] = {
@@ -36,7 +37,7 @@ class Staging:
     """One staging table of one run and enhancement task. Its name is the same on a rerun, which starts it afresh."""
 
     def __init__(self, kind: str, run_id: str, task: str, url: str) -> None:
-        self.url = url
+        self.url, self.rows = url, 0
         self.columns = tuple(name for name, _ in _COLUMNS[kind])
         self.table = sa.Table(
             f"staging_{kind}_{digest([run_id, task])}",
@@ -46,9 +47,10 @@ class Staging:
         )
         self._index = sa.Index(f"ix_{self.table.name}", *(self.table.c[name] for name in LISTING), unique=True)
 
-    def fill(self, batches: Iterable[pa.RecordBatch], poisoned: Poisoned) -> tuple[int, int]:
-        """Creates the table and fills it in one transaction. Returns the rows inserted, and how many of them were
-        older or equal twins of another row with the same key and so were removed again.
+    def fill(self, batches: Iterable[pa.RecordBatch], poisoned: Poisoned) -> int:
+        """Creates the table and fills it in one transaction; `rows` says how many it then holds.
+
+        Returns how many more there were: older or equal twins of another row with the same key, which were removed again.
         """
         inserted = 0
         with writing(self.url) as connection:
@@ -59,12 +61,13 @@ class Staging:
             connection.exec_driver_sql(
                 created.replace("CREATE TABLE", "CREATE UNLOGGED TABLE") if postgres else created
             )
-            for batch in batches:
+            for batch in of_fair_size(batches):
                 inserted += insert_isolating(connection, self.table, batch, poisoned)
             twins = self._index_or_deduplicate(connection)
             if postgres:
                 connection.exec_driver_sql(f"ANALYZE {self.table.name}")
-        return inserted, twins
+        self.rows = inserted - twins
+        return twins
 
     def _index_or_deduplicate(self, connection: sa.Connection) -> int:
         """A unique index proves that keys are distinct; where it cannot be built, only the highest version is kept."""
@@ -99,6 +102,18 @@ class Staging:
                 self.table.drop(connection, checkfirst=True)
 
         retried(run)
+
+
+def of_fair_size(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about `rows`: parts may be small, and every batch costs a few round trips."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(b.num_rows for b in held) >= rows:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
 
 
 def staging_tables(url: str) -> list[str]:

@@ -7,8 +7,13 @@ from datetime import UTC, date, datetime
 import pytest
 
 from include.records import EndedCopy
+from include.runs import WAREHOUSE_URL_VARIABLE
+from include.settings import TaskSettings, load_settings
+from include.warehouse.__main__ import main
+from include.warehouse.leases import acquire, release
 from include.warehouse.load import load, reconcile
 from include.warehouse.revert import RevertError, revert
+from include.warehouse.staging import staging_tables
 from include.warehouse.upkeep import PinError, clean_parts, clean_warehouse, pin
 from tests.integration.warehouse_runs import (
     DAY,
@@ -157,6 +162,72 @@ def test_pinned_copy_outlasts_runs_and_withdrawal(warehouse_url, tmp_path):
     assert live(warehouse_url)["l1"] == "newest"
     with pytest.raises(PinError, match="no live title of listing 'l9'"):
         pin("m1", "l9", TASK, warehouse_url=warehouse_url)
+
+
+def with_profile(name):
+    """Settings whose title task runs on another engine profile of the same lineage."""
+    settings = load_settings()
+    task = settings.task(TASK)
+    promoted = settings.engines[task.engine].model_copy(update={"name": name})
+    update = {
+        "engines": {**settings.engines, name: promoted},
+        "tasks": {**settings.tasks, TASK: TaskSettings.model_validate(task.model_dump() | {"engine": name})},
+    }
+    return settings.model_copy(update=update)
+
+
+def test_a_range_is_replayed_with_a_new_profile_within_a_budget_of_rows(warehouse_url, tmp_path):
+    catalog = load_settings().pipeline.catalog.model_copy(update={"read": "window", "lateness_hours": 0.0})
+    days = [date(2026, 3, day) for day in (2, 3, 4)]
+    lines = [
+        ["m1", f"{day.day}-{i}", f"Mug {day.day} {i}", "A mug", moment(day).isoformat()]
+        for day in days
+        for i in range(4)
+    ]
+    for number, day in enumerate(days, start=1):
+        seed(warehouse_url, tmp_path, lines[: 4 * number])
+        run = open_run(tmp_path, f"scheduled-{day}", day, pipeline={"catalog": catalog})
+        run_extract(run, warehouse_url)
+        finish(run, warehouse_url)
+    lines[0][2:] = ["Teapot", "A pot", moment(days[2], 13).isoformat()]  # of the first day, and changed since
+    seed(warehouse_url, tmp_path, lines)
+    before = live(warehouse_url)
+    for day, deferred in zip(days[:2], (1, 2), strict=True):
+        run = open_run(
+            tmp_path, f"replay-{day}", day, pipeline={"catalog": catalog}, settings=with_profile("promoted"), force=True, row_limit=2
+        )  # fmt: skip
+        manifest = run_extract(run, warehouse_url)["title"]
+        assert (manifest["rows"], manifest["counts"]["deferred"]) == (2, deferred)
+        assert manifest["changed_since"] >= 1
+        assert finish(run, warehouse_url)["loaded"] == 2
+    assert live(warehouse_url) == before
+    written = rows(
+        warehouse_url, "SELECT engine_profile = 'promoted', count(*) FROM current_copy GROUP BY 1 ORDER BY 1"
+    )
+    assert written == [(False, 8), (True, 4)]
+    assert rows(warehouse_url, "SELECT count(*), min(end_reason) FROM copy_history") == [(4, "replaced")]
+
+
+def test_the_command_reverts_and_names_an_unknown_run(warehouse_url, tmp_path, monkeypatch, capsys):
+    published(tmp_path, warehouse_url, [verdict("l1", "copy")], "run-1")
+    monkeypatch.setenv(WAREHOUSE_URL_VARIABLE, warehouse_url)
+    assert main(["revert", "--run-id", "run-1", "--task", TASK]) == 0
+    assert '"removed": 1' in capsys.readouterr().out
+    assert live(warehouse_url) == {}
+    assert main(["revert", "--run-id", "run-9", "--task", TASK]) == 2
+    assert "no run 'run-9' has loaded title" in capsys.readouterr().err
+
+
+def test_clean_drops_staging_tables_that_no_run_can_be_using(warehouse_url, tmp_path):
+    run = finished_run(tmp_path, [verdict("l1", "copy")])
+    acquire(run, warehouse_url=warehouse_url)
+    load(run, TASK, warehouse_url=warehouse_url)  # and its reconciliation never comes
+    assert len(staging_tables(warehouse_url)) == 3
+    assert clean_warehouse(30, warehouse_url=warehouse_url)["staging_tables"] == 0
+    release(run, TASK, warehouse_url=warehouse_url)
+    assert clean_warehouse(30, warehouse_url=warehouse_url)["staging_tables"] == 3
+    assert staging_tables(warehouse_url) == []
+    assert live(warehouse_url) == {"l1": "copy"}
 
 
 def test_clean_keeps_live_copy_and_what_is_young(warehouse_url, tmp_path):

@@ -161,18 +161,30 @@ def test_reconcile_refuses_when_rows_are_gone(warehouse_url, tmp_path):
 
 
 def test_a_backfill_after_a_newer_day_changes_nothing_newer(warehouse_url, tmp_path):
-    """airflow#43382: days reprocessed out of order; row counts stay, newer versions survive."""
+    """airflow#43382: days reprocessed out of order, twice; row counts stay, newer versions survive."""
     days = [date(2026, 3, day) for day in range(1, 7)]
-    for day in [days[5], *days[:5]]:
-        run = finished_run(
-            tmp_path, [verdict("shared", f"of {day}", updated=moment(day)), verdict(f"own-{day}", "x", updated=moment(day))],
-            run_id=f"scheduled-{day}", day=day,
-        )  # fmt: skip
-        load(run, TASK, warehouse_url=warehouse_url)
+
+    def night(day, run_id, read_at=None):
+        verdicts = [
+            verdict("shared", f"of {day}", updated=moment(day)),
+            verdict(f"own-{day}", run_id.split("-")[0], updated=moment(day)),
+        ]
+        run = finished_run(tmp_path, verdicts, run_id=run_id, day=day, extracted_at=read_at)
+        manifest = load(run, TASK, warehouse_url=warehouse_url)
         reconcile(run, TASK, warehouse_url=warehouse_url)
+        return manifest["loaded"], manifest["stale"]
+
+    night(days[5], f"scheduled-{days[5]}")
+    for day in days[:5]:
+        assert night(day, f"scheduled-{day}") == (1, 1)
     before = live(warehouse_url)
     assert before["shared"] == "of 2026-03-06"
     assert len(before) == 7
+    for day in reversed(days[:5]):
+        assert night(day, f"backfill-{day}", datetime(2026, 4, 1, tzinfo=UTC)) == (1, 1)
+    after = live(warehouse_url)
+    assert after == {key: text if key in ("shared", "own-2026-03-06") else "backfill" for key, text in before.items()}
+    assert rows(warehouse_url, "SELECT count(*) FROM listing_copy") == [(7,)]
 
 
 def test_an_old_schema_is_named(empty_url, tmp_path):

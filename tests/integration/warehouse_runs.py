@@ -120,8 +120,8 @@ def listings(count, **changes):
     return [["m1", f"l{i}", changes.get(f"l{i}", f"Mug number {i}"), "A mug", STAMP] for i in range(count)]
 
 
-def open_run(folder, run_id="run-1", day=DAY, pipeline=None, tasks=("title",), **spec):
-    settings = load_settings()
+def open_run(folder, run_id="run-1", day=DAY, pipeline=None, tasks=("title",), settings=None, **spec):
+    settings = settings or load_settings()
     update = {"data_url": str(folder / "data"), **(pipeline or {})}
     settings = settings.model_copy(update={"pipeline": settings.pipeline.model_copy(update=update)})
     start, end = interval_of(day)

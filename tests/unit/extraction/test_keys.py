@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from include.extraction.cleaning import clean, plain_text
 from include.extraction.keys import in_holdout, key_function, prompt_texts, says_something, scope_of
 from include.extraction.listings import CleanListing
 from include.settings import TaskSettings, load_settings
@@ -72,6 +75,14 @@ def test_scope_follows_lineage_template_and_arms():
     assert scope_of(changed("engine", batch_size=4096), "title") == scope_of(SETTINGS, "title")
     held = SETTINGS.model_copy(update={"pipeline": SETTINGS.pipeline.model_copy(update={"holdout_share": {"*": 0.1}})})
     assert scope_of(held, "title") != scope_of(SETTINGS, "title")
+
+
+@given(st.lists(st.sampled_from(["a", "<b>", "&amp;", "; ", "  ", "\n", "R&D", "é"]), max_size=5), st.integers(0, 3))
+def test_texts_told_in_one_pass_are_the_fields_plain_texts(pieces, place):
+    names = ["title", "description", "brand", "category"]
+    texts = dict.fromkeys(names, "Mug") | {names[place]: clean("".join(pieces))}
+    found = prompt_texts(listing(**texts))
+    assert {name: found[name] for name in names} == {name: plain_text(text) for name, text in texts.items()}
 
 
 @pytest.mark.parametrize(

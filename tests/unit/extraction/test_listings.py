@@ -8,7 +8,10 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from include.extraction.cleaning import clean
 from include.extraction.listings import RowError, attributes_json, to_listing, to_utc
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -46,6 +49,13 @@ def test_numbers_and_bytes_are_text():
 def test_cleaning_is_counted_by_row():
     _, seen = parse(title="a\0b", description="c\0d\u200b")
     assert seen == {"nul": 1, "zero_width": 1}
+
+
+@given(st.lists(st.text("ab |\u200bé\n\u0301<", max_size=12), min_size=5, max_size=5))
+def test_a_row_told_in_one_pass_is_cleaned_as_its_fields_are(texts):
+    listing, _ = parse(**dict(zip(["title", "description", "brand", "category", "locale"], texts, strict=True)))
+    *fields, locale = (clean(text) for text in texts)
+    assert listing[2:7] == (*fields, locale or "en-US")
 
 
 @pytest.mark.parametrize(
@@ -101,3 +111,8 @@ def test_attributes(value, expected):
     text = attributes_json(value, set())
     assert json.loads(text) == expected
     assert list(json.loads(text)) == sorted(expected)
+
+
+@given(st.dictionaries(st.text('ab" \\é', max_size=4), st.text('ab" \\é\n', max_size=6), max_size=3), st.booleans())
+def test_attributes_as_json_text_and_as_a_mapping_are_equal(value, ascii_only):
+    assert attributes_json(json.dumps(value, ensure_ascii=ascii_only), set()) == attributes_json(value, set())
