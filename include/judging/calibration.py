@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from include.judging.estimation import PERFECT_JUDGE, JudgeAccuracy
+from include.judging.estimation import PERFECT_JUDGE, JudgeAccuracy, passes_verdict
 from include.judging.rubric import rubric_version
 from include.partitions import Store
-from include.records import JudgeScore, JudgeVerdict
+from include.records import JudgeScore
 from include.settings import Settings, resolve_path
 
 ALL_TASKS = "all"
@@ -50,7 +51,7 @@ class Calibration(BaseModel):
 
     def passes(self, score: JudgeScore) -> bool:
         """The calibrated verdict of one text. A row without a score is decided by its claims alone."""
-        return score.verdict is JudgeVerdict.PASS and (score.score is None or score.score >= self.threshold)
+        return passes_verdict(score) and (score.score is None or score.score >= self.threshold)
 
 
 def _state(settings: Settings) -> Store:
@@ -105,15 +106,22 @@ def weaknesses(kappa: float, youden: float, settings: Settings) -> list[str]:
     ]
 
 
-def usable_calibration(settings: Settings, task: str) -> Calibration | None:
-    """The calibration that the gate corrects with; None in demo mode and where the calibration may not be used."""
+def calibration_in_force(settings: Settings, task: str) -> tuple[Calibration | None, list[str]]:
+    """The calibration that the gate corrects with, and why it has none although it should.
+
+    None means that the judge is taken at its word: in demo mode, and where the calibration is refused.
+    """
     if settings.task(task).gate.mode == "demo":
-        return None
+        return None, []
     found = current_calibration(settings, task)
-    return None if refusals(found, settings) else found
+    refused = refusals(found, settings)
+    return (None if refused else found), refused
 
 
-def judge_accuracy(settings: Settings, task: str) -> JudgeAccuracy:
-    """The accuracy that tonight's sample size is computed with."""
-    found = usable_calibration(settings, task)
-    return PERFECT_JUDGE if found is None else found.accuracy
+def accuracy_of(calibration: Calibration | None) -> JudgeAccuracy:
+    return calibration.accuracy if calibration else PERFECT_JUDGE
+
+
+def passes_by(calibration: Calibration | None) -> Callable[[JudgeScore], bool]:
+    """Decides one judged text: by the calibrated threshold, or by the judge's own verdict."""
+    return calibration.passes if calibration else passes_verdict

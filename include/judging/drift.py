@@ -13,17 +13,21 @@ compares with the lower end of that expectation, so that an unlucky calibration 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from include.judging.calibration import Calibration
-from include.judging.estimation import PERFECT_JUDGE, SampledRate
+from include.judging.calibration import Calibration, accuracy_of
+from include.judging.estimation import SampledRate
+from include.judging.plots import nights_plot
 from include.partitions import Store
 from include.runs import Run
-from include.settings import GateSettings, resolve_path
+from include.settings import GateSettings, digest, resolve_path
+
+log = logging.getLogger(__name__)
 
 DRIFT_SHARES = (0.25, 0.5, 1.0)  # of the gate's margin
 MAX_NIGHTS = 365
@@ -36,8 +40,7 @@ def log_evidence(raw: SampledRate, gate: GateSettings, calibration: Calibration 
     The sample's log likelihood ratio is scaled to its effective size (weights and shared texts); a power below 1 of an
     e-value is an e-value (Jensen).
     """
-    judge = calibration.accuracy if calibration else PERFECT_JUDGE
-    se, sp, var_se, var_sp = judge.shrunk()
+    se, sp, var_se, var_sp = accuracy_of(calibration).shrunk()
     error = math.sqrt(gate.baseline**2 * var_se + (1 - gate.baseline) ** 2 * var_sp)
     expected = gate.baseline * se + (1 - gate.baseline) * (1 - sp) - NormalDist().inv_cdf(1 - gate.alpha) * error
     expected = min(1 - _EDGE, max(2 * _EDGE, expected))
@@ -79,3 +82,49 @@ def record_night(run: Run, task: str, night: Mapping[str, Any]) -> list[dict[str
     folder = f"nights/{task}"
     store.write_json(f"{folder}/{run.spec.partition_date}.json", dict(night))
     return [store.read_json(path) for path in store.list(folder, ".json")[-MAX_NIGHTS:]]
+
+
+def watch(
+    run: Run, task: str, manifest: Mapping[str, Any], raw: SampledRate, calibration: Calibration | None
+) -> dict[str, Any]:
+    """Adds tonight to the nights under the state URL, draws their plot, and says whether they drift together.
+
+    An alarm warns; it does not block tonight's copy, which has been shown to be good enough by itself. Evidence starts
+    anew when the model, the prompt, the baseline or the calibration changes.
+    """
+    settings = run.spec.settings
+    enhancement = settings.task(task)
+    series = digest(
+        [
+            settings.engines[enhancement.engine].lineage,
+            enhancement.template_version,
+            [enhancement.gate.baseline, enhancement.gate.margin],
+            calibration.version if calibration else enhancement.gate.mode,
+        ]
+    )
+    night = {
+        "date": str(run.spec.partition_date),
+        "series": series,
+        **{name: manifest[name] for name in ("status", "pass_rate", "ci95")},
+        "evidence": log_evidence(raw, enhancement.gate, calibration),
+    }
+    nights = record_night(run, task, night)
+    same = [n for n in nights if n["series"] == series and n["date"] <= night["date"]]
+    detector = detect(n["evidence"] for n in same)
+    alarm = detector.alarm(enhancement.gate)
+    if alarm:
+        nights = record_night(run, task, night | {"alarm": True})
+    plot = f"nights-{task}.png"
+    try:
+        run.store.write_bytes(plot, nights_plot(nights, enhancement.gate.baseline, enhancement.gate.margin, task))
+    except Exception as error:  # a picture must not cost a night
+        log.warning("no plot of the nights: %s", error)
+    return {
+        "alarm": alarm,
+        "nights": detector.nights,
+        "reason": f"over {detector.nights} nights the pass rate lies below the baseline, although each night may have "
+        "passed: look at the newest model, prompt and listings"
+        if alarm
+        else "",
+        "plot": run.store.path(plot),
+    }

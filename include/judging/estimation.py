@@ -16,6 +16,7 @@ With a perfect judge and a large population it is Wilson's interval.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -66,6 +67,9 @@ class SampledRate:
 
     def variance_terms(self) -> tuple[float, float]:
         return (1 - self.fraction) / self.effective_n, self.shared
+
+
+EVALUABLE = frozenset({JudgeVerdict.PASS, JudgeVerdict.FAIL})
 
 
 def passes_verdict(score: JudgeScore) -> bool:
@@ -208,11 +212,7 @@ def sample_size(
 
     needed: int | None = None
     if reached(population) >= power:
-        low, high = 0, population
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if reached(middle) >= power else (middle, high)
-        needed = high
+        needed = 1 + bisect_left(range(1, population), power, key=reached)
     size = min(population, max_size, max(min_size, needed) if needed is not None else population)
     found = reached(size)
     return SampleSize(needed, size, found, found < power)

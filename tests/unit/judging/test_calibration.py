@@ -8,7 +8,7 @@ import pytest
 
 from include.judging.agreement import Comparison, clustered_rate, kappa, length_bias, table
 from include.judging.calibrate import calibrate, reversed_source
-from include.judging.calibration import current_calibration, refusals, store_calibration, usable_calibration
+from include.judging.calibration import calibration_in_force, current_calibration, refusals, store_calibration
 from include.judging.fitting import compare, cross_fitted, fit, flips, pick_threshold, stored_verdicts
 from include.judging.labels import LabelsError, read_labels, reweighted
 from include.judging.rubric import rubric_version
@@ -158,7 +158,8 @@ def test_a_calibration_is_stored_and_found_again(pairs, settings):
     found = fitted(pairs, settings)
     assert current_calibration(settings, "title") is None
     store_calibration(settings, found)
-    assert current_calibration(settings, "title") == found == usable_calibration(settings, "title")
+    assert current_calibration(settings, "title") == found
+    assert calibration_in_force(settings, "title") == (found, [])
     own = fitted(pairs[:150], settings)
     store_calibration(settings, own, "title")
     assert current_calibration(settings, "title").version == own.version != found.version
