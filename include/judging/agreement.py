@@ -40,8 +40,8 @@ def clustered_rate(rows: Sequence[Comparison], hit: Callable[[Comparison], bool]
 
     The variance is the linearised one for a ratio of cluster totals (Cochran 1977, chapter 11), with documents as
     clusters; the effective count is p(1-p)/variance. With few documents that estimate is shaky, and it is held to Kish's
-    count for the weights; with many it is used as it is, since truncating it would widen every interval. With no
-    variance to be seen (all hits, or none) the count is the number of documents. (nan, 0.0) without rows.
+    (1965) count for the weights; with many it may reach twice that, since a tighter bound would widen every interval.
+    With no variance to be seen (all hits, or none) the count is the number of documents. (nan, 0.0) without rows.
     """
     total = sum(row.weight for row in rows)
     if not rows or total <= 0:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from include.judging.calibration import Calibration
-from include.judging.fitting import compare, fit, flips, stored_verdicts
+from include.judging.fitting import fit, flips, judged_rows, stored_verdicts
 from include.judging.labels import LabelledPair, LabelsError, read_labels, reweighted
 from include.judging.plots import calibration_plot
 from include.judging.rubric import rubric_version
@@ -125,14 +125,9 @@ def _place(out: str) -> tuple[Store, str]:
 
 def _write(found: Calibration, pairs: Sequence[LabelledPair], scores: Mapping[str, JudgeScore], out: str) -> None:
     store, stem = _place(out)
-    rows = [
-        compare(pair, scores[pair.id].verdict is JudgeVerdict.PASS, scores[pair.id].score)
-        for pair in pairs
-        if pair.id in scores
-    ]
     store.write_bytes(f"{stem}.json", (found.model_dump_json(indent=2) + "\n").encode())
     store.write_bytes(f"{stem}.md", report_text(found).encode())
-    store.write_bytes(f"{stem}.png", calibration_plot(rows, found.threshold, found.report))
+    store.write_bytes(f"{stem}.png", calibration_plot(judged_rows(pairs, scores), found.threshold, found.report))
 
 
 def _percent(value: float | None) -> str:

@@ -26,9 +26,10 @@ from include.judging.agreement import (
     table,
 )
 from include.judging.calibration import Calibration, weaknesses
-from include.judging.estimation import corrected_rate
+from include.judging.estimation import EVALUABLE, corrected_rate
 from include.judging.labels import LabelledPair, labels_hash
 from include.judging.sampling import draw_key
+from include.partitions import plain_json
 from include.records import JudgeScore, JudgeVerdict
 from include.settings import Settings, digest
 
@@ -47,6 +48,15 @@ def compare(pair: LabelledPair, judge: bool, score: float | None = None) -> Comp
         error_type=pair.error_type,
         score=score,
     )
+
+
+def judged_rows(pairs: Sequence[LabelledPair], scores: Mapping[str, JudgeScore]) -> list[Comparison]:
+    """Person and judge side by side for every pair with a readable answer; the judge by its claims alone."""
+    return [
+        compare(pair, score.verdict is JudgeVerdict.PASS, score.score)
+        for pair in pairs
+        if (score := scores.get(pair.id)) is not None and score.verdict in EVALUABLE
+    ]
 
 
 def pick_threshold(rows: Sequence[Comparison]) -> float:
@@ -100,16 +110,11 @@ def fit(
     """
     now = now or datetime.now(UTC)
     verdicts = Counter(str(scores[p.id].verdict) if p.id in scores else "unanswered" for p in pairs)
-    judged = [
-        (pair, compare(pair, scores[pair.id].verdict is JudgeVerdict.PASS, scores[pair.id].score))
-        for pair in pairs
-        if pair.id in scores and scores[pair.id].verdict in (JudgeVerdict.PASS, JudgeVerdict.FAIL)
-    ]
-    rows = [row for _, row in judged]
+    rows = judged_rows(pairs, scores)
     threshold, held_out = pick_threshold(rows), cross_fitted(rows)
     accuracy, agreement = measured_accuracy(held_out), kappa(table(held_out))
     labels = labels_hash(pairs)
-    identity = digest([judge_model, rubric, labels, sorted((p.id, str(r)) for p, r in judged)], 8)
+    identity = digest([judge_model, rubric, labels, sorted((p.id, str(scores.get(p.id))) for p in pairs)], 8)
     found = describe(held_out)
     report = {
         "pairs": len(pairs),
@@ -140,7 +145,7 @@ def fit(
         passed_pairs=accuracy.passed_pairs,
         failed_pairs=accuracy.failed_pairs,
         kappa=_or_zero(agreement),
-        report=_plain(report),
+        report=plain_json(report),
     )
 
 
@@ -168,16 +173,15 @@ def published_judges(pairs: Sequence[LabelledPair], settings: Settings) -> dict[
     return found
 
 
-def flips(pairs: Sequence[LabelledPair], first: Mapping[str, JudgeScore], second: Mapping[str, JudgeScore]) -> Any:
+def flips(
+    pairs: Sequence[LabelledPair], first: Mapping[str, JudgeScore], second: Mapping[str, JudgeScore]
+) -> dict[str, Any]:
     """Share of pairs whose verdict changes when the source's lines are read in reverse order."""
-    both = [
-        (p, first[p.id].verdict, second[p.id].verdict)
-        for p in pairs
-        if p.id in first
-        and p.id in second
-        and {first[p.id].verdict, second[p.id].verdict} <= {JudgeVerdict.PASS, JudgeVerdict.FAIL}
+    rows = [
+        compare(pair, first[pair.id].verdict is not second[pair.id].verdict)
+        for pair in pairs
+        if all(pair.id in found and found[pair.id].verdict in EVALUABLE for found in (first, second))
     ]
-    rows = [compare(pair, one is not other) for pair, one, other in both]
     return {"pairs": len(rows), "share": clustered_rate(rows, lambda row: row.judge)[0]}
 
 
@@ -197,12 +201,3 @@ def _labellers(pairs: Sequence[LabelledPair]) -> dict[str, Any]:
 
 def _or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
-
-
-def _plain(value: Any) -> Any:
-    """The value with NaN as None, so that it is JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

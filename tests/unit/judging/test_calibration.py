@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from include.judging import __main__ as command
 from include.judging.agreement import Comparison, clustered_rate, kappa, length_bias, table
 from include.judging.calibrate import calibrate, reversed_source
 from include.judging.calibration import calibration_in_force, current_calibration, refusals, store_calibration
@@ -225,3 +226,38 @@ def test_calibrate_writes_calibration_report_and_plot_and_names_a_weak_judge(tmp
     assert json.loads((tmp_path / "out" / "c.json").read_text())["version"] == found.version
     with pytest.raises(LabelsError, match="flipper"):
         calibrate(labels, str(tmp_path / "c.json"), settings, stored_judge="nobody")
+
+
+def test_a_judge_that_fails_nearly_everything_has_no_agreement_and_is_not_put_in_force(tmp_path, settings, monkeypatch):
+    """As published for a strong model: people fail 35%, it fails 97%, whatever the text."""
+    said = {(True, True): 9, (True, False): 251, (False, True): 3, (False, False): 137}  # person, judge
+    rows = labelled(400)
+    for row, (human, judge) in zip(rows, (cell for cell, n in said.items() for _ in range(n)), strict=True):
+        row |= {"label": int(human), "judge_labels": {"strict": {"label": int(judge)}}}
+    labels, out = write_labels(tmp_path / "labels.jsonl", rows), str(tmp_path / "c.json")
+    observed = (9 + 137) / 400
+    expected = (260 * 12 + 140 * 388) / 400**2
+    monkeypatch.setattr("include.settings.load_settings", lambda: settings)
+    arguments = ["calibrate", "--labels", labels, "--out", out, "--stored-judge", "strict"]
+    found = command._calibrate(command._parser().parse_args(arguments))
+    assert json.loads((tmp_path / "c.json").read_text())["kappa"] == pytest.approx(
+        (observed - expected) / (1 - expected)
+    )
+    assert [reason.split(" is below")[0] for reason in found["refusals"]] == [
+        "the judge is too weak: kappa 0.009",
+        "the judge is too weak: Youden index 0.013",
+    ]
+    with pytest.raises(LabelsError, match="not put in force: the judge is too weak"):
+        command._calibrate(command._parser().parse_args([*arguments, "--store", "title"]))
+    assert current_calibration(settings, "title") is None
+
+
+def test_the_configured_file_counts_while_none_is_stored(pairs, settings, tmp_path):
+    shipped = fitted(pairs, settings)
+    (tmp_path / "shipped.json").write_text(shipped.model_dump_json())
+    judge = settings.judge.model_copy(update={"calibration": str(tmp_path / "shipped.json")})
+    settings = settings.model_copy(update={"judge": judge})
+    assert current_calibration(settings, "title") == shipped
+    own = fitted(pairs[:150], settings)
+    store_calibration(settings, own)
+    assert current_calibration(settings, "title").version == own.version

@@ -70,7 +70,7 @@ def test_every_listing_has_the_same_chance():
 
 
 def test_a_stratum_that_was_not_counted_is_left_out():
-    draw = Draw({("m", "en", "c"): 1}, 1)
+    draw = Draw({("m", "en", "c"): 9}, 9)
     draw.offer(("m", "en", "unknown"), 1, "row")
     assert draw.rows() == {("m", "en", "c"): []}
 
