@@ -3,7 +3,7 @@
 Each replication flips the human labels of `../shared/data/faithfulness.jsonl` as a judge of moderate quality would, fits
 the judge's sensitivity and specificity on half of the documents, and estimates the pass rate of the other half from the
 judge's words alone. The share of replications whose 95% interval holds the human rate must be 95% within 1.5 points; the
-uncorrected interval is shown beside it.
+uncorrected interval is shown beside it, and so is the agreement with people of the judges whose labels the file holds.
 
     python -m benchmarks.calibration [--labels FILE] [--replications 2000] [--out build/bench/calibration.json]
 """
@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.simulation import answer, calibrated_on, said_by_judge, write_result
 from include.judging.decision import judge_decision
-from include.judging.fitting import compare
+from include.judging.fitting import compare, published_judges
 from include.judging.labels import LabelledPair, read_labels
-from include.settings import GateSettings
+from include.settings import GateSettings, load_settings
 
 LABELS = Path("../shared/data/faithfulness.jsonl")
 SENSITIVITY, SPECIFICITY = 0.85, 0.75
@@ -74,6 +74,10 @@ def run(labels: Path, replications: int) -> dict[str, object]:
         "judge": {"sensitivity": SENSITIVITY, "specificity": SPECIFICITY},
         "corrected": {"coverage": covered, "mean_error": error},
         "raw": {"coverage": raw_covered, "mean_error": raw_error},
+        "published_judges": {
+            name: {figure: judge[figure] for figure in ("pairs", "kappa", "youden", "refusals")}
+            for name, judge in published_judges(pairs, load_settings()).items()
+        },
         "ok": abs(covered - 0.95) <= 0.015 and abs(raw_covered - 0.95) > 0.015,
     }
 

@@ -134,9 +134,10 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _with_interval(report: Mapping[str, Any], name: str) -> str:
-    found = report.get(f"{name}_ci95")
-    return _percent(report[name]) + (f" ({_percent(found[0])} to {_percent(found[1])})" if found else "")
+def _with_interval(report: Mapping[str, Any], name: str, form: str = ".1%") -> str:
+    interval = report[f"{name}_ci95"]
+    value = "–" if report[name] is None else f"{report[name]:{form}}"
+    return value + (f" ({interval[0]:{form}} to {interval[1]:{form}})" if interval else "")
 
 
 def report_text(found: Calibration) -> str:
@@ -151,9 +152,8 @@ def report_text(found: Calibration) -> str:
         "| figure | value (95% interval) |",
         "|---|---|",
         *(f"| {name} | {_with_interval(report, name)} |" for name in ("agreement", "sensitivity", "specificity")),
-        f"| Cohen's kappa | {found.kappa:.3f} {report['kappa_ci95'] or ''} |",
-        f"| pass rate by people / judge / corrected | {_percent(report['human_pass_rate'])} / "
-        f"{_percent(report['judge_pass_rate'])} / {_percent(report['corrected_pass_rate'])} |",
+        f"| Cohen's kappa | {_with_interval(report, 'kappa', '.3f')} |",
+        f"| pass rate by people / judge | {_percent(report['human_pass_rate'])} / {_percent(report['judge_pass_rate'])} |",
         f"| verdicts that flip when the source is reordered | {_percent((report.get('flips') or {}).get('share'))} |",
         f"| length against judge's leniency (Spearman) | {report['length_bias']['spearman'] or 0:.3f} |",
         f"| two people agree | {_percent(report['labellers']['agreement'])} of {report['labellers']['pairs']} |",

@@ -5,10 +5,11 @@ the baseline", for several sizes of drift delta. The detector multiplies them up
 have begun and sums over those beginnings (Shiryaev and Roberts; e-detectors of Shin, Ramdas and Rinaldo 2023).
 
 While the rate is at the baseline or above, the sum minus the number of nights is a supermartingale; by Doob's inequality
-the chance of any alarm within `horizon` nights is at most `false_alarm` with the threshold horizon / false_alarm.
+the chance of any alarm within `horizon` nights is at most a with the threshold horizon / a.
 
 What is expected at the baseline is known only up to the calibration's error, which all nights share; the alarm therefore
-compares with the lower end of that expectation, so that an unlucky calibration does not raise it.
+compares with the lower end of that expectation, so that an unlucky calibration does not raise it. `drift_false_alarm` is
+spent half on that bound and half on the nights (Bonferroni).
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def log_evidence(raw: SampledRate, gate: GateSettings, calibration: Calibration 
     """
     se, sp, var_se, var_sp = accuracy_of(calibration).shrunk()
     error = math.sqrt(gate.baseline**2 * var_se + (1 - gate.baseline) ** 2 * var_sp)
-    expected = gate.baseline * se + (1 - gate.baseline) * (1 - sp) - NormalDist().inv_cdf(1 - gate.alpha) * error
+    allowed = NormalDist().inv_cdf(1 - gate.drift_false_alarm / 2) * error
+    expected = gate.baseline * se + (1 - gate.baseline) * (1 - sp) - allowed
     expected = min(1 - _EDGE, max(2 * _EDGE, expected))
     size = 1 / max(1 / raw.effective_n, raw.shared)
     found = []
@@ -66,7 +68,7 @@ class Detector:
         return Detector(self.nights + 1, tuple(min(value, 1e100) for value in grown))
 
     def alarm(self, gate: GateSettings) -> bool:
-        return sum(self.evidence) / len(self.evidence) >= gate.drift_horizon / gate.drift_false_alarm
+        return sum(self.evidence) / len(self.evidence) >= gate.drift_horizon / (gate.drift_false_alarm / 2)
 
 
 def detect(nights: Iterable[Sequence[float]]) -> Detector:

@@ -26,7 +26,7 @@ from include.judging.agreement import (
     table,
 )
 from include.judging.calibration import Calibration, weaknesses
-from include.judging.estimation import EVALUABLE, corrected_rate
+from include.judging.estimation import EVALUABLE
 from include.judging.labels import LabelledPair, labels_hash
 from include.judging.sampling import draw_key
 from include.partitions import plain_json
@@ -121,8 +121,7 @@ def fit(
         "verdicts": dict(sorted(verdicts.items())),
         **{name: found[name] for name in found if name != "pairs"},
         "judged": len(rows),
-        "corrected_pass_rate": corrected_rate(found["judge_pass_rate"], accuracy) if accuracy.youden > 0 else None,
-        "by_claims_alone": {key: value for key, value in describe(rows).items() if not key.endswith("_ci95")},
+        "by_claims_alone": describe(rows, bootstrap=False),
         "locales": by_group(held_out, lambda row: row.locale),
         "origins": by_group(held_out, lambda row: row.origin),
         "error_kinds": caught_by_error_kind(held_out),

@@ -15,6 +15,7 @@ from include.judging.labels import LabelsError, read_labels, reweighted
 from include.judging.rubric import rubric_version
 from include.records import JudgeScore, JudgeVerdict
 from include.settings import load_settings
+from tests.unit.judging.test_scoring import CLEAN, Judge
 
 PASS, FAIL = JudgeVerdict.PASS, JudgeVerdict.FAIL
 
@@ -261,3 +262,33 @@ def test_the_configured_file_counts_while_none_is_stored(pairs, settings, tmp_pa
     own = fitted(pairs[:150], settings)
     store_calibration(settings, own)
     assert current_calibration(settings, "title").version == own.version
+
+
+def test_the_configured_judge_is_asked_once_and_its_flips_are_reported(tmp_path, settings):
+    rows = labelled(40)
+    faulty = {row["id"] for row in rows if not row["label"]}
+    labels, out = write_labels(tmp_path / "labels.jsonl", rows), str(tmp_path / "c.json")
+    wrong = json.dumps({"unsupported": ["2 litres"], "contradictory": [], "omitted": [], "verdict": "fail"})
+    flipping = next(row["id"] for row in rows if row["label"]) + "#reversed"
+
+    def reply(key, attempt):
+        return wrong if key.removesuffix("#reversed") in faulty or key == flipping else CLEAN
+
+    judge = Judge(reply)
+    found = calibrate(labels, out, settings, opener=judge)
+    assert (found.kappa, found.sensitivity, found.specificity) == (1.0, 1.0, 1.0)
+    assert found.judge_model == settings.engines[settings.judge.engine].lineage
+    assert found.rubric == rubric_version(settings.judge)
+    assert found.report["flips"]["share"] == pytest.approx(1 / 40)
+    assert found.report["refusals"] == []
+    assert len(judge.asked) == 80
+    assert calibrate(labels, out, settings, opener=judge).version == found.version
+    assert judge.starts == 1, "answers are kept: a second calibration starts no engine"
+
+
+def test_pairs_are_weighted_to_the_production_mix_and_uncovered_cells_are_named(tmp_path, settings):
+    labels, out = write_labels(tmp_path / "labels.jsonl", labelled()), str(tmp_path / "c.json")
+    mix = {"en-US/pass": 0.5, "de-DE/pass": 0.3, "de-DE/fail": 0.1, "fr-FR/fail": 0.1}
+    found = calibrate(labels, out, settings, stored_judge="flipper", production=mix)
+    assert found.report["uncovered_cells"] == ["fr-FR/fail"]
+    assert found.report["judge_pass_rate"] == pytest.approx(0.8 / 0.9)

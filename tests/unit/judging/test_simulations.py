@@ -74,7 +74,7 @@ def test_the_drift_alarm_allows_for_the_calibrations_error():
         judge = JudgeAccuracy(random.binomial(300, se) / 300, random.binomial(150, sp) / 150, 300, 150)
         measured = SimpleNamespace(accuracy=judge)
         evidence = {
-            passed: log_evidence(SampledRate(passed / size, size, 0.01, 1e-6, size, passed), gate, measured)
+            passed: log_evidence(SampledRate(passed / size, size, 0.01, 1e-6, size), gate, measured)
             for passed in range(95, size + 1)
         }
         detector = Detector()
