@@ -6,7 +6,6 @@ Calibrations lie under the state URL as `judging/calibrations/<version>.json`; `
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -54,13 +53,14 @@ class Calibration(BaseModel):
         return passes_verdict(score) and (score.score is None or score.score >= self.threshold)
 
 
-def _state(settings: Settings) -> Store:
+def judging_state(settings: Settings) -> Store:
+    """What the judge keeps from night to night, under the state URL: calibrations, labels and the nights' figures."""
     return Store(resolve_path(settings.pipeline.state_url)).child("judging")
 
 
 def store_calibration(settings: Settings, calibration: Calibration, task: str = ALL_TASKS) -> str:
     """Stores a calibration under the state URL and makes it the current one of `task`; returns its path."""
-    store, path = _state(settings), f"calibrations/{calibration.version}.json"
+    store, path = judging_state(settings), f"calibrations/{calibration.version}.json"
     store.write_bytes(path, calibration.model_dump_json(indent=2).encode())
     store.write_json(f"current-{task}.json", {"version": calibration.version})
     return store.path(path)
@@ -68,7 +68,7 @@ def store_calibration(settings: Settings, calibration: Calibration, task: str = 
 
 def current_calibration(settings: Settings, task: str) -> Calibration | None:
     """The calibration in force for `task`: its own, the one for all tasks, or the configured default file."""
-    store = _state(settings)
+    store = judging_state(settings)
     for name in (task, ALL_TASKS):
         if current := store.read_json(f"current-{name}.json"):
             found = store.read_json(f"calibrations/{current['version']}.json")
@@ -76,7 +76,7 @@ def current_calibration(settings: Settings, task: str) -> Calibration | None:
     default = settings.judge.calibration
     if default is None or not Path(resolve_path(default)).is_file():
         return None
-    return Calibration.model_validate(json.loads(Path(resolve_path(default)).read_text(encoding="utf-8")))
+    return Calibration.model_validate_json(Path(resolve_path(default)).read_text(encoding="utf-8"))
 
 
 def refusals(calibration: Calibration | None, settings: Settings, now: datetime | None = None) -> list[str]:

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from include.judging.calibration import Calibration, accuracy_of
+from include.judging.calibration import Calibration, accuracy_of, judging_state
 from include.judging.estimation import SampledRate
 from include.judging.plots import nights_plot
-from include.partitions import Store
 from include.runs import Run
-from include.settings import GateSettings, digest, resolve_path
+from include.settings import GateSettings, digest
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ def detect(nights: Iterable[Sequence[float]]) -> Detector:
 
 def record_night(run: Run, task: str, night: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Writes one night under the state URL (again for a re-run of its date) and returns all nights in date order."""
-    store = Store(resolve_path(run.spec.settings.pipeline.state_url)).child("judging")
+    store = judging_state(run.spec.settings)
     folder = f"nights/{task}"
     store.write_json(f"{folder}/{run.spec.partition_date}.json", dict(night))
     return [store.read_json(path) for path in store.list(folder, ".json")[-MAX_NIGHTS:]]

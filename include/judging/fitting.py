@@ -28,6 +28,7 @@ from include.judging.agreement import (
 from include.judging.calibration import Calibration, weaknesses
 from include.judging.estimation import EVALUABLE
 from include.judging.labels import LabelledPair, labels_hash
+from include.judging.rubric import KINDS
 from include.judging.sampling import draw_key
 from include.partitions import plain_json
 from include.records import JudgeScore, JudgeVerdict
@@ -166,8 +167,7 @@ def published_judges(pairs: Sequence[LabelledPair], settings: Settings) -> dict[
     """Agreement with people of every judge whose labels are stored with the pairs, and why it may not gate."""
     found = {}
     for name in sorted({name for pair in pairs for name in pair.judges}):
-        rows = [compare(pair, pair.judges[name]) for pair in pairs if name in pair.judges]
-        figures = describe(rows)
+        figures = describe(judged_rows(pairs, stored_verdicts(pairs, name)))
         found[name] = figures | {"refusals": weaknesses(figures["kappa"], figures["youden"], settings)}
     return found
 
@@ -185,10 +185,7 @@ def flips(
 
 
 def _claims(scores: Mapping[str, JudgeScore]) -> dict[str, int]:
-    return {
-        kind: sum(bool(getattr(score, kind)) for score in scores.values())
-        for kind in ("unsupported", "contradictory", "omitted")
-    }
+    return {kind: sum(bool(getattr(score, kind)) for score in scores.values()) for kind in KINDS}
 
 
 def _labellers(pairs: Sequence[LabelledPair]) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import fsspec
+
 from include.judging.agreement import Comparison, kappa, table
 from include.judging.calibrate import production_cell
-from include.judging.calibration import current_calibration
+from include.judging.calibration import current_calibration, judging_state
 from include.judging.estimation import EVALUABLE
 from include.judging.sampling import draw_key
 from include.partitions import Store, plain_json
@@ -29,7 +31,7 @@ _CLASSES = ("uncertain", "disputed", "rest")
 
 def labels_store(settings: Settings) -> Store:
     """Where offers and labels lie: one folder a batch under the state URL."""
-    return Store(resolve_path(settings.pipeline.state_url)).child("judging", "labels")
+    return judging_state(settings).child("labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ def merge_labels(settings: Settings, batch: str, given: str | None) -> str:
     store = labels_store(settings)
     rows = _lines(all_labels(settings))
     if given:
-        source = Store(resolve_path(given).rpartition("/")[0])
-        rows += source.fs.cat_file(source.path(given.rpartition("/")[2])).rstrip(b"\n") + b"\n"
+        with fsspec.open(resolve_path(given), "rb") as file:
+            rows += file.read().rstrip(b"\n") + b"\n"
     store.write_bytes(f"{batch}/merged.jsonl", rows)
     return store.child(batch, "merged.jsonl").url
