@@ -3,7 +3,7 @@
 Each replication flips the human labels of `../shared/data/faithfulness.jsonl` as a judge of moderate quality would, fits
 the judge's sensitivity and specificity on half of the documents, and estimates the pass rate of the other half from the
 judge's words alone. The share of replications whose 95% interval holds the human rate must be 95% within 1.5 points; the
-uncorrected interval is shown beside it.
+uncorrected interval is shown beside it, and so is the agreement with people of the judges whose labels the file holds.
 
     python -m benchmarks.calibration [--labels FILE] [--replications 2000] [--out build/bench/calibration.json]
 """
@@ -11,80 +11,79 @@ uncorrected interval is shown beside it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from include.judging.agreement import measured_accuracy
-from include.judging.calibration import Calibration
+from benchmarks.simulation import answer, calibrated_on, said_by_judge, write_result
 from include.judging.decision import judge_decision
-from include.judging.fitting import compare
+from include.judging.fitting import compare, published_judges
 from include.judging.labels import LabelledPair, read_labels
-from include.records import JudgeScore, JudgeVerdict
-from include.settings import GateSettings
+from include.settings import GateSettings, load_settings
 
 LABELS = Path("../shared/data/faithfulness.jsonl")
 SENSITIVITY, SPECIFICITY = 0.85, 0.75
 GATE = GateSettings(baseline=0.3, margin=0.1, min_validator_pass_rate=0.5)
 
 
-def replication(pairs: list[LabelledPair], seed: int) -> tuple[bool, bool, float, float]:
-    """(corrected interval covers, raw interval covers, error of the corrected rate, of the raw rate)."""
+class Replication(NamedTuple):
+    """Whether the corrected and the raw 95% interval hold the truth, and the errors of both estimates."""
+
+    covered: bool
+    raw_covered: bool
+    error: float
+    raw_error: float
+
+
+def replication(pairs: Sequence[LabelledPair], seed: int) -> Replication:
+    """Flips the labels, fits on one half of the documents and estimates the pass rate of the other."""
     random = np.random.default_rng(seed)
     documents = random.permutation(sorted({pair.document for pair in pairs}))
     fitted = set(documents[: len(documents) // 2])
-    right = random.random(len(pairs)) < np.where([p.passed for p in pairs], SENSITIVITY, SPECIFICITY)
-    said = [bool(pair.passed == hit) for pair, hit in zip(pairs, right, strict=True)]
-    judge = measured_accuracy([compare(p, j) for p, j in zip(pairs, said, strict=True) if p.document in fitted])
-    calibration = Calibration(
-        version="simulated",
-        created_at=datetime.now(UTC),
-        judge_model="simulated",
-        rubric="simulated",
-        labels="simulated",
-        sensitivity=judge.sensitivity,
-        specificity=judge.specificity,
-        passed_pairs=judge.passed_pairs,
-        failed_pairs=judge.failed_pairs,
-        kappa=0.0,
-    )
-    others = [(p, j) for p, j in zip(pairs, said, strict=True) if p.document not in fitted]
-    rows = [
-        JudgeScore(text_id=p.id, stratum="", weight=1.0, verdict=JudgeVerdict.PASS if j else JudgeVerdict.FAIL)
-        for p, j in others
-    ]
-    truth = float(np.mean([p.passed for p, _ in others]))
-    found, raw = judge_decision(rows, len(rows), GATE, calibration), np.mean([j for _, j in others])
+    said = said_by_judge(np.array([pair.passed for pair in pairs]), SENSITIVITY, SPECIFICITY, random).tolist()
+    judged = list(zip(pairs, said, strict=True))
+    calibration = calibrated_on([compare(pair, passed) for pair, passed in judged if pair.document in fitted])
+    others = [(pair, passed) for pair, passed in judged if pair.document not in fitted]
+    rows = [answer(pair.id, passed) for pair, passed in others]
+    truth = float(np.mean([pair.passed for pair, _ in others]))
+    found = judge_decision(rows, len(rows), GATE, calibration)
+    assert found.raw is not None
     assert found.ci95 is not None
     assert found.pass_rate is not None
     assert found.raw_ci95 is not None
-    return (
+    return Replication(
         found.ci95[0] <= truth <= found.ci95[1],
         found.raw_ci95[0] <= truth <= found.raw_ci95[1],
         found.pass_rate - truth,
-        float(raw) - truth,
+        found.raw.rate - truth,
     )
 
 
 def run(labels: Path, replications: int) -> dict[str, object]:
+    """All replications on one file of labels; the result as it is written."""
     pairs, _ = read_labels(labels)
-    found = np.array([replication(pairs, seed) for seed in range(replications)], dtype=float)
-    covered, raw_covered, error, raw_error = found.mean(axis=0)
+    found = [replication(pairs, seed) for seed in range(replications)]
+    covered, raw_covered, error, raw_error = np.mean(found, axis=0).tolist()
     return {
         "pairs": len(pairs),
         "documents": len({pair.document for pair in pairs}),
         "replications": replications,
         "judge": {"sensitivity": SENSITIVITY, "specificity": SPECIFICITY},
-        "corrected": {"coverage": float(covered), "mean_error": float(error)},
-        "raw": {"coverage": float(raw_covered), "mean_error": float(raw_error)},
-        "ok": bool(abs(covered - 0.95) <= 0.015 and abs(raw_covered - 0.95) > 0.015),
+        "corrected": {"coverage": covered, "mean_error": error},
+        "raw": {"coverage": raw_covered, "mean_error": raw_error},
+        "published_judges": {
+            name: {figure: judge[figure] for figure in ("pairs", "kappa", "youden", "refusals")}
+            for name, judge in published_judges(pairs, load_settings()).items()
+        },
+        "ok": abs(covered - 0.95) <= 0.015 and abs(raw_covered - 0.95) > 0.015,
     }
 
 
 def main() -> int:
+    """Exit status 1 when a coverage is off its limit, 2 when there are no labels."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--labels", type=Path, default=LABELS)
     parser.add_argument("--replications", type=int, default=2000)
@@ -94,9 +93,7 @@ def main() -> int:
         print(f"not run: {options.labels} is absent; give a file of labelled pairs with --labels", file=sys.stderr)
         return 2
     result = run(options.labels, options.replications)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+    write_result(result, options.out)
     return 0 if result["ok"] else 1
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.simulation import write_result
 from include.judging.rubric import judge_values
 from include.judging.sampling import draw_key
 from include.judging.scoring import judge_texts, open_judge
@@ -81,10 +81,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=96)
     parser.add_argument("--out", type=Path, default=Path("build/bench/judge.json"))
     options = parser.parse_args()
-    result = run(options.pairs)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+    write_result(run(options.pairs), options.out)
 
 
 if __name__ == "__main__":

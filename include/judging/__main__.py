@@ -1,4 +1,4 @@
-"""Commands of the judging stage: sample, score and gate for one run and enhancement task, and calibrate for a judge."""
+"""Commands of the judging stage: sample, score and gate for one run, calibrate for a judge, compare for two prompts."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--production", metavar="FILE", help="JSON of the judged mix to weight the pairs to")
     command.add_argument("--limit", type=int, help="use a seeded part of the pairs only")
     command.add_argument("--store", metavar="TASK", nargs="?", const="all", help="put it in force for TASK (or all)")
+    command = commands.add_parser("compare", help="which of two copies of each listing is truer, asked in both orders")
+    command.add_argument("--pairs", required=True, help="JSONL of source, a, b")
+    command.add_argument("--task", required=True, help="enhancement task that the copies are for, such as title")
     return parser
 
 
@@ -62,21 +65,34 @@ def _calibrate(options: argparse.Namespace) -> dict[str, Any]:
     return {"version": found.version, "out": options.out, "refusals": refused}
 
 
+def _compare(options: argparse.Namespace) -> dict[str, Any]:
+    from include.judging.comparison import compare_file
+    from include.settings import load_settings
+
+    found = compare_file(options.pairs, options.task, load_settings())
+    print(json.dumps(found, indent=2))
+    return found
+
+
+def _score(options: argparse.Namespace) -> dict[str, Any]:
+    from include.judging.scoring import score
+
+    return score(Run.open(options.run_dir), options.task)
+
+
+WITH_ENGINE = {"score": _score, "calibrate": _calibrate, "compare": _compare}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0: done (and, for `gate`, copy may be published); 1: refused, with the reason on stderr.
 
     The commands that own an engine end as every such process does: 75 when a retry may help, 78 when it will not.
     """
     options = _parser().parse_args(arguments)
-    if options.command in ("score", "calibrate"):
+    if command := WITH_ENGINE.get(options.command):
         from include.generation.child import run_child
-        from include.judging.scoring import score
 
-        return run_child(
-            lambda: (
-                score(Run.open(options.run_dir), options.task) if options.command == "score" else _calibrate(options)
-            )
-        )
+        return run_child(lambda: command(options))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         run = Run.open(options.run_dir)

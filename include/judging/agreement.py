@@ -40,8 +40,8 @@ def clustered_rate(rows: Sequence[Comparison], hit: Callable[[Comparison], bool]
 
     The variance is the linearised one for a ratio of cluster totals (Cochran 1977, chapter 11), with documents as
     clusters; the effective count is p(1-p)/variance. With few documents that estimate is shaky, and it is held to Kish's
-    count for the weights; with many it is used as it is, since truncating it would widen every interval. With no
-    variance to be seen (all hits, or none) the count is the number of documents. (nan, 0.0) without rows.
+    (1965) count for the weights; with many it may reach twice that, since a tighter bound would widen every interval.
+    With no variance to be seen (all hits, or none) the count is the number of documents. (nan, 0.0) without rows.
     """
     total = sum(row.weight for row in rows)
     if not rows or total <= 0:
@@ -117,8 +117,11 @@ def bootstrap_by_document(
     return float(low), float(high)
 
 
-def describe(rows: Sequence[Comparison], seed: int = 0) -> dict[str, Any]:
-    """Agreement, kappa, sensitivity and specificity with 95% intervals, as plain values for a report."""
+def describe(rows: Sequence[Comparison], *, bootstrap: bool = True) -> dict[str, Any]:
+    """Agreement, kappa, sensitivity and specificity with 95% intervals, as plain values for a report.
+
+    Without `bootstrap` kappa, whose interval takes a thousand resamples, has none.
+    """
     judge = measured_accuracy(rows)
     agreement, agreement_n = clustered_rate(rows, lambda r: r.human == r.judge)
     counts = table(rows)
@@ -131,7 +134,7 @@ def describe(rows: Sequence[Comparison], seed: int = 0) -> dict[str, Any]:
         "agreement": agreement,
         "agreement_ci95": wilson(agreement, agreement_n),
         "kappa": kappa(counts),
-        "kappa_ci95": bootstrap_by_document(rows, kappa, seed),
+        "kappa_ci95": bootstrap_by_document(rows, kappa) if bootstrap else None,
         "sensitivity": judge.sensitivity,
         "sensitivity_ci95": wilson(judge.sensitivity, judge.passed_pairs),
         "specificity": judge.specificity,
@@ -142,22 +145,12 @@ def describe(rows: Sequence[Comparison], seed: int = 0) -> dict[str, Any]:
 
 
 def by_group(rows: Sequence[Comparison], key: Callable[[Comparison], str]) -> dict[str, dict[str, Any]]:
-    """`describe` without the bootstrap, per group; groups without a name are left out."""
+    """`describe` per group; groups without a name are left out."""
     groups: defaultdict[str, list[Comparison]] = defaultdict(list)
     for row in rows:
         if name := key(row):
             groups[name].append(row)
-    found = {}
-    for name, group in sorted(groups.items()):
-        judge = measured_accuracy(group)
-        found[name] = {
-            "pairs": len(group),
-            "agreement": clustered_rate(group, lambda r: r.human == r.judge)[0],
-            "kappa": kappa(table(group)),
-            "sensitivity": judge.sensitivity,
-            "specificity": judge.specificity,
-        }
-    return found
+    return {name: describe(group, bootstrap=False) for name, group in sorted(groups.items())}
 
 
 def caught_by_error_kind(rows: Sequence[Comparison]) -> dict[str, dict[str, Any]]:

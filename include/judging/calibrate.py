@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from include.judging.calibration import Calibration
-from include.judging.fitting import compare, fit, flips, stored_verdicts
+from include.judging.fitting import fit, flips, judged_rows, stored_verdicts
 from include.judging.labels import LabelledPair, LabelsError, read_labels, reweighted
 from include.judging.plots import calibration_plot
 from include.judging.rubric import rubric_version
@@ -125,23 +125,19 @@ def _place(out: str) -> tuple[Store, str]:
 
 def _write(found: Calibration, pairs: Sequence[LabelledPair], scores: Mapping[str, JudgeScore], out: str) -> None:
     store, stem = _place(out)
-    rows = [
-        compare(pair, scores[pair.id].verdict is JudgeVerdict.PASS, scores[pair.id].score)
-        for pair in pairs
-        if pair.id in scores
-    ]
     store.write_bytes(f"{stem}.json", (found.model_dump_json(indent=2) + "\n").encode())
     store.write_bytes(f"{stem}.md", report_text(found).encode())
-    store.write_bytes(f"{stem}.png", calibration_plot(rows, found.threshold, found.report))
+    store.write_bytes(f"{stem}.png", calibration_plot(judged_rows(pairs, scores), found.threshold, found.report))
 
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _with_interval(report: Mapping[str, Any], name: str) -> str:
-    found = report.get(f"{name}_ci95")
-    return _percent(report[name]) + (f" ({_percent(found[0])} to {_percent(found[1])})" if found else "")
+def _with_interval(report: Mapping[str, Any], name: str, form: str = ".1%") -> str:
+    interval = report[f"{name}_ci95"]
+    value = "–" if report[name] is None else f"{report[name]:{form}}"
+    return value + (f" ({interval[0]:{form}} to {interval[1]:{form}})" if interval else "")
 
 
 def report_text(found: Calibration) -> str:
@@ -156,9 +152,8 @@ def report_text(found: Calibration) -> str:
         "| figure | value (95% interval) |",
         "|---|---|",
         *(f"| {name} | {_with_interval(report, name)} |" for name in ("agreement", "sensitivity", "specificity")),
-        f"| Cohen's kappa | {found.kappa:.3f} {report['kappa_ci95'] or ''} |",
-        f"| pass rate by people / judge / corrected | {_percent(report['human_pass_rate'])} / "
-        f"{_percent(report['judge_pass_rate'])} / {_percent(report['corrected_pass_rate'])} |",
+        f"| Cohen's kappa | {_with_interval(report, 'kappa', '.3f')} |",
+        f"| pass rate by people / judge | {_percent(report['human_pass_rate'])} / {_percent(report['judge_pass_rate'])} |",
         f"| verdicts that flip when the source is reordered | {_percent((report.get('flips') or {}).get('share'))} |",
         f"| length against judge's leniency (Spearman) | {report['length_bias']['spearman'] or 0:.3f} |",
         f"| two people agree | {_percent(report['labellers']['agreement'])} of {report['labellers']['pairs']} |",

@@ -6,18 +6,18 @@ Calibrations lie under the state URL as `judging/calibrations/<version>.json`; `
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from include.judging.estimation import PERFECT_JUDGE, JudgeAccuracy
+from include.judging.estimation import PERFECT_JUDGE, JudgeAccuracy, passes_verdict
 from include.judging.rubric import rubric_version
 from include.partitions import Store
-from include.records import JudgeScore, JudgeVerdict
+from include.records import JudgeScore
 from include.settings import Settings, resolve_path
 
 ALL_TASKS = "all"
@@ -50,16 +50,17 @@ class Calibration(BaseModel):
 
     def passes(self, score: JudgeScore) -> bool:
         """The calibrated verdict of one text. A row without a score is decided by its claims alone."""
-        return score.verdict is JudgeVerdict.PASS and (score.score is None or score.score >= self.threshold)
+        return passes_verdict(score) and (score.score is None or score.score >= self.threshold)
 
 
-def _state(settings: Settings) -> Store:
+def judging_state(settings: Settings) -> Store:
+    """What the judge keeps from night to night, under the state URL: calibrations, labels and the nights' figures."""
     return Store(resolve_path(settings.pipeline.state_url)).child("judging")
 
 
 def store_calibration(settings: Settings, calibration: Calibration, task: str = ALL_TASKS) -> str:
     """Stores a calibration under the state URL and makes it the current one of `task`; returns its path."""
-    store, path = _state(settings), f"calibrations/{calibration.version}.json"
+    store, path = judging_state(settings), f"calibrations/{calibration.version}.json"
     store.write_bytes(path, calibration.model_dump_json(indent=2).encode())
     store.write_json(f"current-{task}.json", {"version": calibration.version})
     return store.path(path)
@@ -67,7 +68,7 @@ def store_calibration(settings: Settings, calibration: Calibration, task: str = 
 
 def current_calibration(settings: Settings, task: str) -> Calibration | None:
     """The calibration in force for `task`: its own, the one for all tasks, or the configured default file."""
-    store = _state(settings)
+    store = judging_state(settings)
     for name in (task, ALL_TASKS):
         if current := store.read_json(f"current-{name}.json"):
             found = store.read_json(f"calibrations/{current['version']}.json")
@@ -75,7 +76,7 @@ def current_calibration(settings: Settings, task: str) -> Calibration | None:
     default = settings.judge.calibration
     if default is None or not Path(resolve_path(default)).is_file():
         return None
-    return Calibration.model_validate(json.loads(Path(resolve_path(default)).read_text(encoding="utf-8")))
+    return Calibration.model_validate_json(Path(resolve_path(default)).read_text(encoding="utf-8"))
 
 
 def refusals(calibration: Calibration | None, settings: Settings, now: datetime | None = None) -> list[str]:
@@ -105,15 +106,22 @@ def weaknesses(kappa: float, youden: float, settings: Settings) -> list[str]:
     ]
 
 
-def usable_calibration(settings: Settings, task: str) -> Calibration | None:
-    """The calibration that the gate corrects with; None in demo mode and where the calibration may not be used."""
+def calibration_in_force(settings: Settings, task: str) -> tuple[Calibration | None, list[str]]:
+    """The calibration that the gate corrects with, and why it has none although it should.
+
+    None means that the judge is taken at its word: in demo mode, and where the calibration is refused.
+    """
     if settings.task(task).gate.mode == "demo":
-        return None
+        return None, []
     found = current_calibration(settings, task)
-    return None if refusals(found, settings) else found
+    refused = refusals(found, settings)
+    return (None if refused else found), refused
 
 
-def judge_accuracy(settings: Settings, task: str) -> JudgeAccuracy:
-    """The accuracy that tonight's sample size is computed with."""
-    found = usable_calibration(settings, task)
-    return PERFECT_JUDGE if found is None else found.accuracy
+def accuracy_of(calibration: Calibration | None) -> JudgeAccuracy:
+    return calibration.accuracy if calibration else PERFECT_JUDGE
+
+
+def passes_by(calibration: Calibration | None) -> Callable[[JudgeScore], bool]:
+    """Decides one judged text: by the calibrated threshold, or by the judge's own verdict."""
+    return calibration.passes if calibration else passes_verdict

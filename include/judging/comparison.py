@@ -6,18 +6,21 @@ the order, how often the longer copy wins, and whether the judge is one of the w
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import fsspec
 import jsonschema
 
 from include.generation.prompts import messages, neutralise
+from include.judging.labels import LabelsError, source_fields, template_values
 from include.judging.rubric import load_strict
-from include.judging.scoring import Ask
-from include.settings import JudgeSettings
+from include.judging.scoring import Ask, OpenJudge, open_judge
+from include.settings import JudgeSettings, Settings
 
 TEMPLATE = "compare.j2"
 SCHEMA: dict[str, Any] = {
@@ -93,6 +96,27 @@ def comparison_report(results: Sequence[Compared], *, judge: str, writers: Seque
         "length_correlation": _correlation(results),
         "judge_is_writer": judge in writers,
     }
+
+
+def compare_file(path: str, task: str, settings: Settings, opener: OpenJudge = open_judge) -> dict[str, Any]:
+    """Compares the copies `a` and `b` of a JSONL file, whose lines also hold `source`, for one enhancement task.
+
+    Raises LabelsError, which names the line, for a line that lacks one of them, and EngineError of the judge.
+    """
+    engines, enhancement = settings.engines, settings.task(task)
+    pairs = {}
+    with fsspec.open(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+                values = template_values(source_fields(row), "", row.get("locale", ""), enhancement.output_field)
+                pairs[str(number)] = (values, str(row["a"]), str(row["b"]))
+            except (ValueError, KeyError, AttributeError) as error:
+                raise LabelsError(f"{path}, line {number}: {error!r}; needs source, a and b") from error
+    with opener(settings) as ask:
+        results = compare_copies(pairs, settings.judge, ask)
+    judge, writer = engines[settings.judge.engine].lineage, engines[enhancement.engine].lineage
+    return comparison_report(list(results.values()), judge=judge, writers=[writer])
 
 
 def _correlation(results: Sequence[Compared]) -> float | None:

@@ -10,16 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.judging.calibration import Calibration
-from include.judging.estimation import (
-    PERFECT_JUDGE,
-    SampledRate,
-    corrected_rate,
-    interval,
-    lower_bound,
-    passes_verdict,
-    sampled_rate,
-)
+from include.judging.calibration import Calibration, accuracy_of, passes_by
+from include.judging.estimation import SampledRate, corrected_rate, interval, lower_bound, sampled_rate
 from include.records import JudgeScore
 from include.settings import GateSettings
 
@@ -42,10 +34,10 @@ def judge_decision(
 ) -> JudgeDecision:
     """Decides one night from its judged rows; without a calibration the judge is taken at its word."""
     floor = gate.baseline - gate.margin
-    raw = sampled_rate(scores, population, calibration.passes if calibration else passes_verdict)
+    raw = sampled_rate(scores, population, passes_by(calibration))
     if raw is None:
         return JudgeDecision(False, floor, None)
-    judge = calibration.accuracy if calibration else PERFECT_JUDGE
+    judge = accuracy_of(calibration)
     lower = lower_bound(raw, judge, gate.alpha)
     return JudgeDecision(
         shown=lower > floor,

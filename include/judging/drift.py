@@ -5,25 +5,29 @@ the baseline", for several sizes of drift delta. The detector multiplies them up
 have begun and sums over those beginnings (Shiryaev and Roberts; e-detectors of Shin, Ramdas and Rinaldo 2023).
 
 While the rate is at the baseline or above, the sum minus the number of nights is a supermartingale; by Doob's inequality
-the chance of any alarm within `horizon` nights is at most `false_alarm` with the threshold horizon / false_alarm.
+the chance of any alarm within `horizon` nights is at most a with the threshold horizon / a.
 
 What is expected at the baseline is known only up to the calibration's error, which all nights share; the alarm therefore
-compares with the lower end of that expectation, so that an unlucky calibration does not raise it.
+compares with the lower end of that expectation, so that an unlucky calibration does not raise it. `drift_false_alarm` is
+spent half on that bound and half on the nights (Bonferroni).
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from include.judging.calibration import Calibration
-from include.judging.estimation import PERFECT_JUDGE, SampledRate
-from include.partitions import Store
+from include.judging.calibration import Calibration, accuracy_of, judging_state
+from include.judging.estimation import SampledRate
+from include.judging.plots import nights_plot
 from include.runs import Run
-from include.settings import GateSettings, resolve_path
+from include.settings import GateSettings, digest
+
+log = logging.getLogger(__name__)
 
 DRIFT_SHARES = (0.25, 0.5, 1.0)  # of the gate's margin
 MAX_NIGHTS = 365
@@ -36,10 +40,10 @@ def log_evidence(raw: SampledRate, gate: GateSettings, calibration: Calibration 
     The sample's log likelihood ratio is scaled to its effective size (weights and shared texts); a power below 1 of an
     e-value is an e-value (Jensen).
     """
-    judge = calibration.accuracy if calibration else PERFECT_JUDGE
-    se, sp, var_se, var_sp = judge.shrunk()
+    se, sp, var_se, var_sp = accuracy_of(calibration).shrunk()
     error = math.sqrt(gate.baseline**2 * var_se + (1 - gate.baseline) ** 2 * var_sp)
-    expected = gate.baseline * se + (1 - gate.baseline) * (1 - sp) - NormalDist().inv_cdf(1 - gate.alpha) * error
+    allowed = NormalDist().inv_cdf(1 - gate.drift_false_alarm / 2) * error
+    expected = gate.baseline * se + (1 - gate.baseline) * (1 - sp) - allowed
     expected = min(1 - _EDGE, max(2 * _EDGE, expected))
     size = 1 / max(1 / raw.effective_n, raw.shared)
     found = []
@@ -63,7 +67,7 @@ class Detector:
         return Detector(self.nights + 1, tuple(min(value, 1e100) for value in grown))
 
     def alarm(self, gate: GateSettings) -> bool:
-        return sum(self.evidence) / len(self.evidence) >= gate.drift_horizon / gate.drift_false_alarm
+        return sum(self.evidence) / len(self.evidence) >= gate.drift_horizon / (gate.drift_false_alarm / 2)
 
 
 def detect(nights: Iterable[Sequence[float]]) -> Detector:
@@ -75,7 +79,53 @@ def detect(nights: Iterable[Sequence[float]]) -> Detector:
 
 def record_night(run: Run, task: str, night: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Writes one night under the state URL (again for a re-run of its date) and returns all nights in date order."""
-    store = Store(resolve_path(run.spec.settings.pipeline.state_url)).child("judging")
+    store = judging_state(run.spec.settings)
     folder = f"nights/{task}"
     store.write_json(f"{folder}/{run.spec.partition_date}.json", dict(night))
     return [store.read_json(path) for path in store.list(folder, ".json")[-MAX_NIGHTS:]]
+
+
+def watch(
+    run: Run, task: str, manifest: Mapping[str, Any], raw: SampledRate, calibration: Calibration | None
+) -> dict[str, Any]:
+    """Adds tonight to the nights under the state URL, draws their plot, and says whether they drift together.
+
+    An alarm warns; it does not block tonight's copy, which has been shown to be good enough by itself. Evidence starts
+    anew when the model, the prompt, the baseline or the calibration changes.
+    """
+    settings = run.spec.settings
+    enhancement = settings.task(task)
+    series = digest(
+        [
+            settings.engines[enhancement.engine].lineage,
+            enhancement.template_version,
+            [enhancement.gate.baseline, enhancement.gate.margin],
+            calibration.version if calibration else enhancement.gate.mode,
+        ]
+    )
+    night = {
+        "date": str(run.spec.partition_date),
+        "series": series,
+        **{name: manifest[name] for name in ("status", "pass_rate", "ci95")},
+        "evidence": log_evidence(raw, enhancement.gate, calibration),
+    }
+    nights = record_night(run, task, night)
+    same = [n for n in nights if n["series"] == series and n["date"] <= night["date"]]
+    detector = detect(n["evidence"] for n in same)
+    alarm = detector.alarm(enhancement.gate)
+    if alarm:
+        nights = record_night(run, task, night | {"alarm": True})
+    plot = f"nights-{task}.png"
+    try:
+        run.store.write_bytes(plot, nights_plot(nights, enhancement.gate.baseline, enhancement.gate.margin, task))
+    except Exception as error:  # a picture must not cost a night
+        log.warning("no plot of the nights: %s", error)
+    return {
+        "alarm": alarm,
+        "nights": detector.nights,
+        "reason": f"over {detector.nights} nights the pass rate lies below the baseline, although each night may have "
+        "passed: look at the newest model, prompt and listings"
+        if alarm
+        else "",
+        "plot": run.store.path(plot),
+    }

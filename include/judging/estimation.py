@@ -16,6 +16,7 @@ With a perfect judge and a large population it is Wilson's interval.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -62,10 +63,9 @@ class SampledRate:
     fraction: float  # share of the population that was judged
     shared: float  # kappa: chance that two listings of the population carry one judgement
     evaluable: int  # listings
-    passed: int  # listings
 
-    def variance_terms(self) -> tuple[float, float]:
-        return (1 - self.fraction) / self.effective_n, self.shared
+
+EVALUABLE = frozenset({JudgeVerdict.PASS, JudgeVerdict.FAIL})
 
 
 def passes_verdict(score: JudgeScore) -> bool:
@@ -82,7 +82,7 @@ def sampled_rate(
     the judged fraction); texts that cannot be evaluated leave the population as well.
     """
     weight = passed_weight = squares = error_weight = aside_weight = 0.0
-    listings = passed = 0
+    listings = 0
     by_text: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for score in scores:
         if score.verdict is JudgeVerdict.ERROR:
@@ -98,7 +98,6 @@ def sampled_rate(
             by_text[score.text_id][1] += score.listings * each**2
             if passes(score):
                 passed_weight += score.weight
-                passed += score.listings
     if not listings:
         return None
     concerned = max(population * (1 - aside_weight / (weight + error_weight + aside_weight)), float(listings))
@@ -110,7 +109,6 @@ def sampled_rate(
         fraction=min(1.0, listings / concerned),
         shared=1 / concerned + (1 - 1 / concerned) * max(0.0, coincident),
         evaluable=listings,
-        passed=passed,
     )
 
 
@@ -129,7 +127,7 @@ def interval(
     z2 = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
     se, sp, var_se, var_sp = judge.shrunk()
     youden, spurious = se + sp - 1, 1 - sp
-    design, shared = sample.variance_terms()
+    design, shared = (1 - sample.fraction) / sample.effective_n, sample.shared
     error_se, error_sp = se * (1 - se), sp * (1 - sp)
     gap = sample.rate - spurious
     a = youden**2 + z2 * (design * youden**2 - var_se - var_sp)
@@ -208,11 +206,7 @@ def sample_size(
 
     needed: int | None = None
     if reached(population) >= power:
-        low, high = 0, population
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if reached(middle) >= power else (middle, high)
-        needed = high
+        needed = 1 + bisect_left(range(1, population), power, key=reached)
     size = min(population, max_size, max(min_size, needed) if needed is not None else population)
     found = reached(size)
     return SampleSize(needed, size, found, found < power)

@@ -26,9 +26,11 @@ from include.judging.agreement import (
     table,
 )
 from include.judging.calibration import Calibration, weaknesses
-from include.judging.estimation import corrected_rate
+from include.judging.estimation import EVALUABLE
 from include.judging.labels import LabelledPair, labels_hash
+from include.judging.rubric import KINDS
 from include.judging.sampling import draw_key
+from include.partitions import plain_json
 from include.records import JudgeScore, JudgeVerdict
 from include.settings import Settings, digest
 
@@ -47,6 +49,15 @@ def compare(pair: LabelledPair, judge: bool, score: float | None = None) -> Comp
         error_type=pair.error_type,
         score=score,
     )
+
+
+def judged_rows(pairs: Sequence[LabelledPair], scores: Mapping[str, JudgeScore]) -> list[Comparison]:
+    """Person and judge side by side for every pair with a readable answer; the judge by its claims alone."""
+    return [
+        compare(pair, score.verdict is JudgeVerdict.PASS, score.score)
+        for pair in pairs
+        if (score := scores.get(pair.id)) is not None and score.verdict in EVALUABLE
+    ]
 
 
 def pick_threshold(rows: Sequence[Comparison]) -> float:
@@ -100,24 +111,18 @@ def fit(
     """
     now = now or datetime.now(UTC)
     verdicts = Counter(str(scores[p.id].verdict) if p.id in scores else "unanswered" for p in pairs)
-    judged = [
-        (pair, compare(pair, scores[pair.id].verdict is JudgeVerdict.PASS, scores[pair.id].score))
-        for pair in pairs
-        if pair.id in scores and scores[pair.id].verdict in (JudgeVerdict.PASS, JudgeVerdict.FAIL)
-    ]
-    rows = [row for _, row in judged]
+    rows = judged_rows(pairs, scores)
     threshold, held_out = pick_threshold(rows), cross_fitted(rows)
     accuracy, agreement = measured_accuracy(held_out), kappa(table(held_out))
     labels = labels_hash(pairs)
-    identity = digest([judge_model, rubric, labels, sorted((p.id, str(r)) for p, r in judged)], 8)
+    identity = digest([judge_model, rubric, labels, sorted((p.id, str(scores.get(p.id))) for p in pairs)], 8)
     found = describe(held_out)
     report = {
         "pairs": len(pairs),
         "verdicts": dict(sorted(verdicts.items())),
         **{name: found[name] for name in found if name != "pairs"},
         "judged": len(rows),
-        "corrected_pass_rate": corrected_rate(found["judge_pass_rate"], accuracy) if accuracy.youden > 0 else None,
-        "by_claims_alone": {key: value for key, value in describe(rows).items() if not key.endswith("_ci95")},
+        "by_claims_alone": describe(rows, bootstrap=False),
         "locales": by_group(held_out, lambda row: row.locale),
         "origins": by_group(held_out, lambda row: row.origin),
         "error_kinds": caught_by_error_kind(held_out),
@@ -140,7 +145,7 @@ def fit(
         passed_pairs=accuracy.passed_pairs,
         failed_pairs=accuracy.failed_pairs,
         kappa=_or_zero(agreement),
-        report=_plain(report),
+        report=plain_json(report),
     )
 
 
@@ -162,30 +167,25 @@ def published_judges(pairs: Sequence[LabelledPair], settings: Settings) -> dict[
     """Agreement with people of every judge whose labels are stored with the pairs, and why it may not gate."""
     found = {}
     for name in sorted({name for pair in pairs for name in pair.judges}):
-        rows = [compare(pair, pair.judges[name]) for pair in pairs if name in pair.judges]
-        figures = describe(rows)
+        figures = describe(judged_rows(pairs, stored_verdicts(pairs, name)))
         found[name] = figures | {"refusals": weaknesses(figures["kappa"], figures["youden"], settings)}
     return found
 
 
-def flips(pairs: Sequence[LabelledPair], first: Mapping[str, JudgeScore], second: Mapping[str, JudgeScore]) -> Any:
+def flips(
+    pairs: Sequence[LabelledPair], first: Mapping[str, JudgeScore], second: Mapping[str, JudgeScore]
+) -> dict[str, Any]:
     """Share of pairs whose verdict changes when the source's lines are read in reverse order."""
-    both = [
-        (p, first[p.id].verdict, second[p.id].verdict)
-        for p in pairs
-        if p.id in first
-        and p.id in second
-        and {first[p.id].verdict, second[p.id].verdict} <= {JudgeVerdict.PASS, JudgeVerdict.FAIL}
+    rows = [
+        compare(pair, first[pair.id].verdict is not second[pair.id].verdict)
+        for pair in pairs
+        if all(pair.id in found and found[pair.id].verdict in EVALUABLE for found in (first, second))
     ]
-    rows = [compare(pair, one is not other) for pair, one, other in both]
     return {"pairs": len(rows), "share": clustered_rate(rows, lambda row: row.judge)[0]}
 
 
 def _claims(scores: Mapping[str, JudgeScore]) -> dict[str, int]:
-    return {
-        kind: sum(bool(getattr(score, kind)) for score in scores.values())
-        for kind in ("unsupported", "contradictory", "omitted")
-    }
+    return {kind: sum(bool(getattr(score, kind)) for score in scores.values()) for kind in KINDS}
 
 
 def _labellers(pairs: Sequence[LabelledPair]) -> dict[str, Any]:
@@ -197,12 +197,3 @@ def _labellers(pairs: Sequence[LabelledPair]) -> dict[str, Any]:
 
 def _or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
-
-
-def _plain(value: Any) -> Any:
-    """The value with NaN as None, so that it is JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

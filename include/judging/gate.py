@@ -11,21 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.judging.accounting import Progress, Withheld, progress, withhold
-from include.judging.calibration import Calibration, current_calibration, refusals
+from include.judging.accounting import Progress, progress, top_reasons
+from include.judging.calibration import calibration_in_force, passes_by
 from include.judging.decision import JudgeDecision, judge_decision
-from include.judging.figures import (
-    drift,
-    examples,
-    judge_figures,
-    strata,
-    top_reasons,
-    withheld_texts,
-    worst_first,
-)
+from include.judging.drift import watch
+from include.judging.figures import judge_figures, strata
+from include.judging.withheld import add_quarantined, withheld_texts, withhold, worst_first
 from include.records import AccountingError, JudgeScore, JudgeVerdict
 from include.runs import Run
-from include.settings import Settings
+from include.settings import GateSettings
 
 NEXT_STEPS = {
     "passed": "nothing to do",
@@ -71,36 +65,39 @@ def decide(run: Run, task: str) -> dict[str, Any]:
     gate = run.spec.settings.task(task).gate
     run.store.remove(run.manifest(task, "gate"))
     state = progress(run, task)
-    scores = list(run.store.read_rows(run.judged(task), JudgeScore))
-    findings, suite = _Findings(), {"status": "empty", "expectations": []}
-    calibration, refused = _calibration(run.spec.settings, task)
-    sampled: dict[str, Any] = run.store.read_json(run.manifest(task, "sample")) or {}
+    scores = list(run.store.read_rows(run.judged(task), JudgeScore)) if state.planned else []
+    sampled, scored = (run.store.read_json(run.manifest(task, step)) or {} for step in ("sample", "judge"))
+    calibration, refused = calibration_in_force(run.spec.settings, task)
+    passes = passes_by(calibration)
     decision = judge_decision(scores, int(sampled.get("population", 0)), gate, calibration)
-    withheld = Withheld()
+
+    findings, suite = _Findings(), {"status": "empty", "expectations": []}
     if state.planned == 0:
         findings.status = "empty"
-        scores = []
     else:
         suite = suite_result(run, task)
         _check_completeness(findings, state, gate.min_completeness)
         _check_suite(findings, suite)
-        _check_judge(findings, run, task, scores, decision, sampled)
-        if refused and gate.mode == "calibrated" and not gate.override:
-            for reason in refused:
-                findings.blame(f"judge refused: {reason}", "broken")
-        verdicts = withheld_texts(scores, calibration)
-        withheld = withhold(run, task, verdicts, worst_first(scores, verdicts))
-        for reason, rows in withheld.by_reason.items():
-            state.counts.accepted -= rows
-            state.counts.quarantine(reason, rows)
+        _check_judge(findings, gate, scores, decision, sampled)
+        for reason in refused if not gate.override else ():
+            findings.blame(f"judge refused: {reason}", "broken")
+    failed = withheld_texts(scores, passes)
+    withheld = withhold(run, task, failed, worst_first(scores, failed))
+    for reason, rows in withheld.by_reason.items():
+        state.counts.accepted -= rows
+        state.counts.quarantine(reason, rows)
     try:
         state.counts.check_closed()
     except AccountingError as error:
         findings.blame(str(error), "broken")
+    examples = withheld.examples
+    if findings.status in ("failed", "broken"):
+        add_quarantined(run, task, examples)
+
     manifest: dict[str, Any] = {
         "status": findings.status,
         "mode": gate.mode,
-        "override": _override(run.spec.settings, task, refused),
+        "override": _override(gate, refused),
         "baseline": gate.baseline,
         "margin": gate.margin,
         "alpha": gate.alpha,
@@ -111,33 +108,24 @@ def decide(run: Run, task: str) -> dict[str, Any]:
         "reasons": findings.reasons,
         "checks": findings.checks,
         "suite": suite,
-        "judge": judge_figures(run, task, scores, decision, sampled, calibration),
+        "judge": judge_figures(scores, decision, passes, sampled=sampled, scored=scored)
+        | {"calibration": calibration.version if calibration else None},
         "counts": state.counts.to_dict(),
         "missing_bins": state.missing_bins,
-        "failed_text_ids": sorted(withheld_texts(scores, calibration)),
-        "strata": strata(scores, calibration),
+        "failed_text_ids": sorted(failed),
+        "strata": strata(scores, passes),
         "top_reasons": top_reasons(state),
-        **examples(run, task, withheld, findings.status),
+        "examples": examples,
+        "sample_ids": [f"{row['merchant_id']}/{row['listing_id']}" for row in examples],
         "next_step": NEXT_STEPS[findings.status],
     }
     if decision.raw is not None:
-        manifest["drift"] = drift(run, task, manifest, decision.raw, calibration)
+        manifest["drift"] = watch(run, task, manifest, decision.raw, calibration)
     run.store.write_json(run.manifest(task, "gate"), manifest)
     return manifest
 
 
-def _calibration(settings: Settings, task: str) -> tuple[Calibration | None, list[str]]:
-    """The calibration to correct with (None: the judge is taken at its word), and why another may not be used."""
-    gate = settings.task(task).gate
-    if gate.mode == "demo":
-        return None, []
-    found = current_calibration(settings, task)
-    refused = refusals(found, settings)
-    return (None if refused else found), refused
-
-
-def _override(settings: Settings, task: str, refused: Sequence[str]) -> str:
-    gate = settings.task(task).gate
+def _override(gate: GateSettings, refused: Sequence[str]) -> str:
     if gate.mode == "demo":
         return "demo mode: the judge is not calibrated; its plain pass rate is compared with a measured baseline"
     return f"{gate.override} (despite: {'; '.join(refused)})" if refused and gate.override else ""
@@ -173,15 +161,13 @@ def _check_suite(findings: _Findings, suite: dict[str, Any]) -> None:
 
 def _check_judge(
     findings: _Findings,
-    run: Run,
-    task: str,
+    gate: GateSettings,
     scores: Sequence[JudgeScore],
     decision: JudgeDecision,
     sampled: dict[str, Any],
 ) -> None:
-    gate = run.spec.settings.task(task).gate
     if not sampled:
-        findings.blame("no sample was drawn: run `include.judging.stage.sample`", "broken")
+        findings.blame("no sample was drawn: run `python -m include.judging sample`", "broken")
         return
     texts = {score.text_id for score in scores}
     if len(texts) < int(sampled["texts"]):

@@ -13,22 +13,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import fsspec
+
 from include.judging.agreement import Comparison, kappa, table
 from include.judging.calibrate import production_cell
-from include.judging.calibration import current_calibration
+from include.judging.calibration import current_calibration, judging_state
+from include.judging.estimation import EVALUABLE
 from include.judging.sampling import draw_key
-from include.partitions import Store
+from include.partitions import Store, plain_json
 from include.records import JudgeScore, JudgeVerdict, SampledText
 from include.runs import Run
 from include.settings import Settings, digest, resolve_path
 
-OPTIONS = ("pass", "fail", "cannot tell")
 UNCERTAIN_SHARE = 0.25
 _CLASSES = ("uncertain", "disputed", "rest")
 
 
 def labels_store(settings: Settings) -> Store:
-    return Store(resolve_path(settings.pipeline.state_url)).child("judging", "labels")
+    """Where offers and labels lie: one folder a batch under the state URL."""
+    return judging_state(settings).child("labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def _judged(run: Run, task: str) -> list[_Judged]:
     weights: defaultdict[str, float] = defaultdict(float)
     found: dict[str, JudgeScore] = {}
     for row in run.store.read_rows(run.judged(task), JudgeScore):
-        if row.verdict in (JudgeVerdict.PASS, JudgeVerdict.FAIL):
+        if row.verdict in EVALUABLE:
             found[row.text_id] = row
             weights[row.text_id] += row.weight
     texts = {row.text_id: row for row in run.store.read_rows(run.sampled(task), SampledText)}
@@ -143,7 +146,7 @@ def collect(
     A pair counts where both gave the same verdict; pairs they dispute, or that one of them could not tell, are reported
     and left out. Agreement and Cohen's kappa are over pairs that both decided.
     """
-    rows, both = [], []
+    rows, both, disputed = [], [], []
     for offer in offers:
         one, other = first.get(offer["id"], ""), second.get(offer["id"], "")
         if not {one, other} <= {"pass", "fail"}:
@@ -151,21 +154,17 @@ def collect(
         both.append(Comparison(document=offer["id"], human=one == "pass", judge=other == "pass"))
         if one == other:
             rows.append({**offer, "label": one, "second_label": other})
-    agreed = len(rows) / len(both) if both else None
-    counted = kappa(table(both)) if both else float("nan")
+        else:
+            disputed.append(offer["id"])
     report = {
         "offered": len(offers),
         "decided_by_both": len(both),
-        "agreement": agreed,
-        "kappa": None if counted != counted else counted,
-        "disputed": sorted(o["id"] for o in offers if _disputed(first.get(o["id"], ""), second.get(o["id"], ""))),
+        "agreement": len(rows) / len(both) if both else None,
+        "kappa": kappa(table(both)),
+        "disputed": sorted(disputed),
         "labels": len(rows),
     }
-    return rows, report
-
-
-def _disputed(one: str, other: str) -> bool:
-    return {one, other} == {"pass", "fail"}
+    return rows, plain_json(report)
 
 
 def write_offers(settings: Settings, batch: str, offers: Sequence[Mapping[str, Any]], mix: Mapping[str, float]) -> str:
@@ -177,6 +176,7 @@ def write_offers(settings: Settings, batch: str, offers: Sequence[Mapping[str, A
 
 
 def write_labels(settings: Settings, batch: str, rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> None:
+    """Stores a batch's labels, and how far its two people agreed."""
     store = labels_store(settings)
     store.write_json(f"{batch}/agreement.json", dict(report))
     store.write_bytes(f"{batch}/labels.jsonl", _lines(rows))
@@ -186,8 +186,7 @@ def all_labels(settings: Settings) -> list[dict[str, Any]]:
     """Every label collected so far, over all batches; the newest of a pair counts."""
     store = labels_store(settings)
     found: dict[str, dict[str, Any]] = {}
-    batches = sorted(path for path in store.fs.glob(store.path("*", "labels.jsonl")))
-    for path in batches:
+    for path in sorted(store.fs.glob(store.path("*", "labels.jsonl"))):
         for line in store.fs.cat_file(path).splitlines():
             row = json.loads(line)
             found[row["id"]] = row
@@ -203,7 +202,7 @@ def merge_labels(settings: Settings, batch: str, given: str | None) -> str:
     store = labels_store(settings)
     rows = _lines(all_labels(settings))
     if given:
-        source = Store(resolve_path(given).rpartition("/")[0])
-        rows += source.fs.cat_file(source.path(given.rpartition("/")[2])).rstrip(b"\n") + b"\n"
+        with fsspec.open(resolve_path(given), "rb") as file:
+            rows += file.read().rstrip(b"\n") + b"\n"
     store.write_bytes(f"{batch}/merged.jsonl", rows)
     return store.child(batch, "merged.jsonl").url

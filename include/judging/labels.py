@@ -46,18 +46,28 @@ class LabelledPair:
 
     def values(self) -> dict[str, str]:
         """The pair as the rubric's template sees it."""
-        attributes = self.source.get("attributes", "") or "{}"
-        row = SampledText(
-            text_id=self.id,
-            stratum="",
-            weight=1.0,
-            listings=1,
-            locale=self.locale or "en-US",
-            output=self.output,
-            **{name: self.source.get(name, "") for name in _SOURCE_FIELDS[:-1]},
-            attributes=attributes,
-        )
-        return judge_values(row, self.kind)
+        return template_values(self.source, self.output, self.locale, self.kind)
+
+
+def source_fields(row: Mapping[str, Any]) -> dict[str, str]:
+    """The listing fields of one line's `source`: a text is a description. Raises ValueError for anything else."""
+    source = row.get("source")
+    if isinstance(source, str):
+        source = {"description": source}
+    if not isinstance(source, dict):
+        raise ValueError("needs `source`: text, or an object of listing fields")
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name in _SOURCE_FIELDS
+        if (value := source.get(name))
+    }
+
+
+def template_values(source: Mapping[str, str], output: str, locale: str, kind: str) -> dict[str, str]:
+    """One source and copy as the judge's templates see them."""
+    fields = {name: source.get(name, "") for name in _SOURCE_FIELDS} | {"attributes": source.get("attributes") or "{}"}
+    row = SampledText(text_id="", stratum="", weight=1.0, listings=1, locale=locale or "en-US", output=output, **fields)
+    return judge_values(row, kind)
 
 
 def _flag(value: object) -> bool:
@@ -78,18 +88,12 @@ def _second(row: Mapping[str, Any], first: bool) -> bool | None:
 def _pair(row: Any) -> LabelledPair:
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
-    source, output = row.get("source"), row.get("output", row.get("generated"))
-    if isinstance(source, str):
-        source = {"description": source}
-    if not isinstance(source, dict) or not isinstance(output, str):
-        raise ValueError("needs `source` (text or an object of listing fields) and `output` (or `generated`) as text")
+    values, output = source_fields(row), row.get("output", row.get("generated"))
+    if not isinstance(output, str):
+        raise ValueError("needs `output` (or `generated`) as text")
     if "label" not in row:
         raise ValueError("has no `label`")
-    values = {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name in _SOURCE_FIELDS
-        if (value := source.get(name))
-    }
+    locale = row.get("locale") or (row["source"].get("locale") if isinstance(row["source"], dict) else "")
     passed, weight = _flag(row["label"]), float(row.get("weight", 1.0))
     if not 0 < weight < float("inf"):
         raise ValueError(f"weight {weight} is not a positive number")
@@ -99,7 +103,7 @@ def _pair(row: Any) -> LabelledPair:
         source=values,
         output=output,
         passed=passed,
-        locale=str(row.get("locale") or source.get("locale") or ""),
+        locale=str(locale or ""),
         kind=str(row.get("kind") or "description"),
         origin=str(row.get("origin") or ""),
         error_type=str(row.get("error_type") or ""),

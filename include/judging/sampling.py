@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 Row = TypeVar("Row")
@@ -41,6 +41,8 @@ def allocate(counts: Mapping[Stratum, int], size: int) -> dict[Stratum, int]:
     """Listings to draw per stratum, proportional to its count (largest remainders), at least one where `size` allows."""
     total = sum(counts.values())
     size = min(size, total)
+    if not size:
+        return {}
     shares = {stratum: size * count / total for stratum, count in counts.items()}
     drawn = {stratum: min(counts[stratum], max(1, int(share))) for stratum, share in shares.items()}
     by_remainder = sorted(shares, key=lambda s: (int(shares[s]) - shares[s], s))
@@ -59,24 +61,42 @@ def draw_key(seed: str, *identity: str) -> int:
 
 
 class Draw(Generic[Row]):
-    """Keeps the rows with the smallest keys of each stratum while rows stream by."""
+    """A stratified draw of `size` rows while they stream by, given how many rows each fine stratum has.
 
-    def __init__(self, sizes: Mapping[Stratum, int]) -> None:
-        self.sizes = sizes
-        self.kept: dict[Stratum, list[tuple[int, int, Row]]] = {stratum: [] for stratum in sizes}
+    `sizes` has the rows to draw, `totals` the rows there are, by the strata that `collapse` makes of the fine ones.
+    """
+
+    def __init__(self, counts: Mapping[Stratum, int], size: int) -> None:
+        self._target = collapse(counts, size)
+        self.totals: Counter[Stratum] = Counter()
+        for fine, count in counts.items():
+            self.totals[self._target[fine]] += count
+        self.sizes = allocate(self.totals, size)
+        self._kept: dict[Stratum, list[tuple[int, int, Row]]] = {stratum: [] for stratum in self.sizes}
         self._seen = 0
 
-    def offer(self, stratum: Stratum, key: int, row: Row) -> None:
-        size = self.sizes.get(stratum, 0)
-        if not size:
+    def offer(self, fine: Stratum, key: int, row: Row) -> None:
+        """Keeps the row if its key is among the smallest of its stratum; a stratum without a size keeps none."""
+        stratum = self._target.get(fine, fine)
+        heap = self._kept.get(stratum)
+        if heap is None:
             return
-        heap, self._seen = self.kept[stratum], self._seen + 1
+        self._seen += 1
         entry = (-key, self._seen, row)  # the running number keeps rows themselves from being compared
-        if len(heap) < size:
+        if len(heap) < self.sizes[stratum]:
             heapq.heappush(heap, entry)
         elif entry[0] > heap[0][0]:
             heapq.heapreplace(heap, entry)
 
     def rows(self) -> dict[Stratum, list[Row]]:
         """The drawn rows per stratum, by key."""
-        return {stratum: [row for _, _, row in sorted(heap, reverse=True)] for stratum, heap in self.kept.items()}
+        return {stratum: [row for _, _, row in sorted(heap, reverse=True)] for stratum, heap in self._kept.items()}
+
+    def by_text(self, text_of: Callable[[Row], str]) -> Iterator[tuple[Stratum, float, list[Row]]]:
+        """The drawn rows that share a stratum and a text, with the number of rows of the population they stand for."""
+        for stratum, rows in self.rows().items():
+            texts: defaultdict[str, list[Row]] = defaultdict(list)
+            for row in rows:
+                texts[text_of(row)].append(row)
+            for shared in texts.values():
+                yield stratum, self.totals[stratum] / len(rows) * len(shared), shared

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from include.judging.calibration import judge_accuracy
+from include.judging.calibration import accuracy_of, calibration_in_force
 from include.judging.estimation import sample_size
-from include.judging.sampling import Draw, Stratum, allocate, collapse, draw_key
+from include.judging.sampling import Draw, Stratum, draw_key
 from include.partitions import PartWriter
 from include.records import SampledText, Verdict
 from include.runs import Run
@@ -63,51 +63,35 @@ def sample(run: Run, task: str) -> dict[str, Any]:
         power=gate.power,
         min_size=sampling.min_size,
         max_size=sampling.max_size,
-        judge=judge_accuracy(run.spec.settings, task),
+        judge=accuracy_of(calibration_in_force(run.spec.settings, task)[0]),
     )
-    targets = collapse(counts, size.size)
-    totals: Counter[Stratum] = Counter()
-    for fine, count in counts.items():
-        totals[targets[fine]] += count
-    sizes = allocate(totals, size.size) if population else {}
-    drawn: Draw[Verdict] = Draw(sizes)
+    draw: Draw[Verdict] = Draw(counts, size.size)
     seed = f"{sampling.seed}/{run.spec.partition_date}/{task}"
     for row in accepted(run, task):
-        drawn.offer(targets[_stratum(row)], draw_key(seed, row.merchant_id, row.listing_id), row)
+        draw.offer(_stratum(row), draw_key(seed, row.merchant_id, row.listing_id), row)
     texts: set[str] = set()
     with PartWriter(run.store, run.sampled(task), SampledText) as writer:
-        for stratum, rows in drawn.rows().items():
-            shared: dict[str, list[Verdict]] = {}
-            for row in rows:
-                shared.setdefault(row.text_id, []).append(row)
-            for text_id, listings in shared.items():
-                writer.write(_sampled(listings, stratum, totals[stratum] / len(rows)))
-                texts.add(text_id)
+        for stratum, weight, listings in draw.by_text(lambda row: row.text_id):
+            writer.write(_sampled(stratum, weight, listings))
+            texts.add(listings[0].text_id)
     manifest = {
         **asdict(size),
         "status": "empty" if not population else "underpowered" if size.underpowered else "ok",
         "population": population,
-        "listings": sum(sizes.values()),
+        "listings": sum(draw.sizes.values()),
         "texts": len(texts),
         "seed": seed,
-        "strata": {"/".join(s): {"listings": totals[s], "drawn": n} for s, n in sorted(sizes.items())},
+        "strata": {"/".join(s): {"listings": draw.totals[s], "drawn": n} for s, n in sorted(draw.sizes.items())},
     }
     run.store.write_json(run.manifest(task, "sample"), manifest)
     return manifest
 
 
-def _sampled(listings: list[Verdict], stratum: Stratum, weight: float) -> SampledText:
-    first = listings[0]
+def _sampled(stratum: Stratum, weight: float, listings: Sequence[Verdict]) -> SampledText:
+    copied = ("text_id", "title", "description", "brand", "category", "locale", "attributes", "output")
     return SampledText(
-        text_id=first.text_id,
         stratum="/".join(stratum),
-        weight=weight * len(listings),
+        weight=weight,
         listings=len(listings),
-        title=first.title,
-        description=first.description,
-        brand=first.brand,
-        category=first.category,
-        locale=first.locale,
-        attributes=first.attributes,
-        output=first.output,
+        **{name: getattr(listings[0], name) for name in copied},
     )

@@ -6,14 +6,16 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from include.judging import __main__ as command
 from include.judging.agreement import Comparison, clustered_rate, kappa, length_bias, table
 from include.judging.calibrate import calibrate, reversed_source
-from include.judging.calibration import current_calibration, refusals, store_calibration, usable_calibration
+from include.judging.calibration import calibration_in_force, current_calibration, refusals, store_calibration
 from include.judging.fitting import compare, cross_fitted, fit, flips, pick_threshold, stored_verdicts
 from include.judging.labels import LabelsError, read_labels, reweighted
 from include.judging.rubric import rubric_version
 from include.records import JudgeScore, JudgeVerdict
 from include.settings import load_settings
+from tests.unit.judging.test_scoring import CLEAN, Judge
 
 PASS, FAIL = JudgeVerdict.PASS, JudgeVerdict.FAIL
 
@@ -158,7 +160,8 @@ def test_a_calibration_is_stored_and_found_again(pairs, settings):
     found = fitted(pairs, settings)
     assert current_calibration(settings, "title") is None
     store_calibration(settings, found)
-    assert current_calibration(settings, "title") == found == usable_calibration(settings, "title")
+    assert current_calibration(settings, "title") == found
+    assert calibration_in_force(settings, "title") == (found, [])
     own = fitted(pairs[:150], settings)
     store_calibration(settings, own, "title")
     assert current_calibration(settings, "title").version == own.version != found.version
@@ -224,3 +227,68 @@ def test_calibrate_writes_calibration_report_and_plot_and_names_a_weak_judge(tmp
     assert json.loads((tmp_path / "out" / "c.json").read_text())["version"] == found.version
     with pytest.raises(LabelsError, match="flipper"):
         calibrate(labels, str(tmp_path / "c.json"), settings, stored_judge="nobody")
+
+
+def test_a_judge_that_fails_nearly_everything_has_no_agreement_and_is_not_put_in_force(tmp_path, settings, monkeypatch):
+    """As published for a strong model: people fail 35%, it fails 97%, whatever the text."""
+    said = {(True, True): 9, (True, False): 251, (False, True): 3, (False, False): 137}  # person, judge
+    rows = labelled(400)
+    for row, (human, judge) in zip(rows, (cell for cell, n in said.items() for _ in range(n)), strict=True):
+        row |= {"label": int(human), "judge_labels": {"strict": {"label": int(judge)}}}
+    labels, out = write_labels(tmp_path / "labels.jsonl", rows), str(tmp_path / "c.json")
+    observed = (9 + 137) / 400
+    expected = (260 * 12 + 140 * 388) / 400**2
+    monkeypatch.setattr("include.settings.load_settings", lambda: settings)
+    arguments = ["calibrate", "--labels", labels, "--out", out, "--stored-judge", "strict"]
+    found = command._calibrate(command._parser().parse_args(arguments))
+    assert json.loads((tmp_path / "c.json").read_text())["kappa"] == pytest.approx(
+        (observed - expected) / (1 - expected)
+    )
+    assert [reason.split(" is below")[0] for reason in found["refusals"]] == [
+        "the judge is too weak: kappa 0.009",
+        "the judge is too weak: Youden index 0.013",
+    ]
+    with pytest.raises(LabelsError, match="not put in force: the judge is too weak"):
+        command._calibrate(command._parser().parse_args([*arguments, "--store", "title"]))
+    assert current_calibration(settings, "title") is None
+
+
+def test_the_configured_file_counts_while_none_is_stored(pairs, settings, tmp_path):
+    shipped = fitted(pairs, settings)
+    (tmp_path / "shipped.json").write_text(shipped.model_dump_json())
+    judge = settings.judge.model_copy(update={"calibration": str(tmp_path / "shipped.json")})
+    settings = settings.model_copy(update={"judge": judge})
+    assert current_calibration(settings, "title") == shipped
+    own = fitted(pairs[:150], settings)
+    store_calibration(settings, own)
+    assert current_calibration(settings, "title").version == own.version
+
+
+def test_the_configured_judge_is_asked_once_and_its_flips_are_reported(tmp_path, settings):
+    rows = labelled(40)
+    faulty = {row["id"] for row in rows if not row["label"]}
+    labels, out = write_labels(tmp_path / "labels.jsonl", rows), str(tmp_path / "c.json")
+    wrong = json.dumps({"unsupported": ["2 litres"], "contradictory": [], "omitted": [], "verdict": "fail"})
+    flipping = next(row["id"] for row in rows if row["label"]) + "#reversed"
+
+    def reply(key, attempt):
+        return wrong if key.removesuffix("#reversed") in faulty or key == flipping else CLEAN
+
+    judge = Judge(reply)
+    found = calibrate(labels, out, settings, opener=judge)
+    assert (found.kappa, found.sensitivity, found.specificity) == (1.0, 1.0, 1.0)
+    assert found.judge_model == settings.engines[settings.judge.engine].lineage
+    assert found.rubric == rubric_version(settings.judge)
+    assert found.report["flips"]["share"] == pytest.approx(1 / 40)
+    assert found.report["refusals"] == []
+    assert len(judge.asked) == 80
+    assert calibrate(labels, out, settings, opener=judge).version == found.version
+    assert judge.starts == 1, "answers are kept: a second calibration starts no engine"
+
+
+def test_pairs_are_weighted_to_the_production_mix_and_uncovered_cells_are_named(tmp_path, settings):
+    labels, out = write_labels(tmp_path / "labels.jsonl", labelled()), str(tmp_path / "c.json")
+    mix = {"en-US/pass": 0.5, "de-DE/pass": 0.3, "de-DE/fail": 0.1, "fr-FR/fail": 0.1}
+    found = calibrate(labels, out, settings, stored_judge="flipper", production=mix)
+    assert found.report["uncovered_cells"] == ["fr-FR/fail"]
+    assert found.report["judge_pass_rate"] == pytest.approx(0.8 / 0.9)

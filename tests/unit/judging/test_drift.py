@@ -12,7 +12,7 @@ SIZE = 120
 
 
 def night(passed, size=SIZE):
-    return SampledRate(passed / size, float(size), 0.01, 1e-6, size, int(passed))
+    return SampledRate(passed / size, float(size), 0.01, 1e-6, size)
 
 
 EVIDENCE = {passed: log_evidence(night(passed), GATE, None) for passed in range(SIZE + 1)}

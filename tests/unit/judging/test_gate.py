@@ -1,11 +1,18 @@
 """The gate's decision, its closed accounting and what it hands to alert and load."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
+from include.judging import drift
 from include.judging import gate as gate_module
+from include.judging.calibration import Calibration, store_calibration
+from include.judging.estimation import corrected_rate, sampled_rate
 from include.judging.gate import decide
+from include.judging.rubric import rubric_version
 from include.judging.stage import sample
 from include.records import JudgeScore, JudgeVerdict, QuarantinedRow, RunCounts, SampledText
+from include.runs import Run
 from tests.unit.judging.conftest import TASK, judged, verdict
 
 CENSUS = {"margin": 0.01}  # so small that every listing must be judged
@@ -192,3 +199,106 @@ def test_an_explicit_override_is_recorded(make_run):
     assert manifest["status"] == "passed"
     assert why in manifest["override"]
     assert "no calibration" in manifest["override"]
+
+
+def in_force(run, **values):
+    """Stores a calibration of the run's own judge and rubric, but for `values`."""
+    settings = run.spec.settings
+    fields = {
+        "version": "20260301-x",
+        "created_at": datetime.now(UTC),
+        "judge_model": settings.engines[settings.judge.engine].lineage,
+        "rubric": rubric_version(settings.judge),
+        "labels": "l",
+        "sensitivity": 0.95,
+        "specificity": 0.9,
+        "passed_pairs": 1000,
+        "failed_pairs": 500,
+        "kappa": 0.8,
+    }
+    found = Calibration(**(fields | values))
+    store_calibration(settings, found)
+    return found
+
+
+DEFECTS = [
+    ({"created_at": datetime.now(UTC) - timedelta(days=400)}, "days old"),
+    ({"judge_model": "another judge"}, "for judge 'another judge'"),
+    ({"rubric": "older"}, "for rubric older"),
+    ({"kappa": 0.016}, "too weak: kappa 0.016"),
+    ({"specificity": 0.2}, "too weak: Youden index 0.150"),
+]
+
+
+@pytest.mark.parametrize(("defect", "reason"), DEFECTS)
+def test_an_unfit_calibration_is_refused_and_only_an_override_lets_copy_out(make_run, defect, reason):
+    run = make_run([[verdict(i) for i in range(60)]], gate={"mode": "calibrated"})
+    in_force(run, **defect)
+    judge(run, lambda t: True)
+    manifest = decide(run, TASK)
+    assert manifest["status"] == "broken", "not a pass, although every text passed the judge"
+    assert any(
+        f"judge refused: the {'judge is' if 'weak' in reason else 'calibration is'}" in r for r in manifest["reasons"]
+    )
+    assert any(reason in r for r in manifest["reasons"])
+    assert manifest["judge"]["calibration"] is None, "what is refused corrects nothing"
+    overridden = make_run([[verdict(i) for i in range(60)]], gate={"mode": "calibrated", "override": "we know"})
+    judge(overridden, lambda t: True)
+    manifest = decide(overridden, TASK)
+    assert manifest["status"] == "passed", manifest["reasons"]
+    assert "we know" in manifest["override"]
+    assert reason in manifest["override"]
+
+
+def test_a_calibration_in_force_corrects_the_rate_and_needs_no_override(make_run):
+    run = make_run([[verdict(i) for i in range(60)]], gate=CENSUS | {"mode": "calibrated", "override": "not needed"})
+    found = in_force(run, version="20260301-good")
+    judge(run, lambda t: int(t[1:]) % 5 > 0)
+    manifest = decide(run, TASK)
+    raw = sampled_rate(run.store.read_rows(run.judged(TASK), JudgeScore), 60).rate
+    assert raw == pytest.approx(0.8)
+    assert manifest["pass_rate"] == pytest.approx(corrected_rate(raw, found.accuracy))
+    assert manifest["judge"]["raw_pass_rate"] == pytest.approx(raw)
+    assert manifest["judge"]["calibration"] == "20260301-good"
+    assert manifest["override"] == ""
+
+
+def test_a_score_below_the_calibrated_threshold_fails_the_text(make_run):
+    run = make_run([[verdict(i) for i in range(60)]], gate=CENSUS | {"mode": "calibrated"})
+    in_force(run, threshold=0.6)
+    sample(run, TASK)
+    texts = list(run.store.read_rows(run.sampled(TASK), SampledText))
+    rows = [judged(row, True, score=0.55 if row.text_id == "t00003" else 0.9) for row in texts]
+    run.store.write_part(f"{run.judged(TASK)}/part-00000.parquet", JudgeScore, rows)
+    assert decide(run, TASK)["failed_text_ids"] == ["t00003"]
+    withheld = list(run.store.read_rows(run.quarantine(TASK, "judge"), QuarantinedRow))
+    assert [(row.listing_id, row.reason) for row in withheld] == [("L00003", "judge_failed")]
+    assert "0.55 is below the calibrated threshold" in withheld[0].detail
+
+
+def test_many_slightly_worse_nights_raise_the_drift_alarm_and_are_plotted(make_run, monkeypatch):
+    plotted = []
+    monkeypatch.setattr(drift, "nights_plot", lambda nights, *_: plotted.append(nights) or b"")
+    run = make_run(
+        [[verdict(i) for i in range(400)]],
+        gate={"baseline": 0.9, "margin": 0.1},
+        sampling={"min_size": 400, "max_size": 400},
+    )
+    judge(run, lambda t: int(t[1:]) % 20 > 2)  # 85%: between floor and baseline
+    manifests = []
+    for day in range(1, 29):
+        spec = run.spec.model_copy(update={"partition_date": run.spec.partition_date.replace(day=day)})
+        manifests.append(decide(Run(spec, run.store), TASK))
+        if manifests[-1]["drift"]["alarm"]:
+            break
+    assert {manifest["status"] for manifest in manifests} == {"passed"}
+    assert not manifests[0]["drift"]["alarm"]
+    assert manifests[-1]["drift"]["alarm"]
+    assert "below the baseline" in manifests[-1]["drift"]["reason"]
+    assert [night.get("alarm", False) for night in plotted[-1]] == [False] * (len(plotted) - 1) + [True]
+    spec = spec.model_copy(update={"partition_date": spec.partition_date.replace(month=4)})
+    gate = spec.settings.task(TASK).gate.model_copy(update={"margin": 0.12})
+    task = spec.settings.task(TASK).model_copy(update={"gate": gate})
+    settings = spec.settings.model_copy(update={"tasks": spec.settings.tasks | {TASK: task}})
+    again = decide(Run(spec.model_copy(update={"settings": settings}), run.store), TASK)
+    assert (again["drift"]["nights"], again["drift"]["alarm"]) == (1, False), "another gate starts the evidence anew"

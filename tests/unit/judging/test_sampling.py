@@ -47,7 +47,7 @@ def test_the_draw_is_the_same_in_any_order_and_another_for_another_seed():
     stratum = ("m", "en", "c")
 
     def drawn(order, seed):
-        draw = Draw({stratum: 40})
+        draw = Draw({stratum: 500}, 40)
         for row in order:
             draw.offer(stratum, draw_key(seed, "m", row), row)
         return draw.rows()[stratum]
@@ -60,7 +60,7 @@ def test_every_listing_has_the_same_chance():
     """400 seeds, 20 of 100 listings each: counts follow a binomial with mean 80 and standard deviation 8."""
     stratum, hits = ("m", "en", "c"), Counter()
     for seed in range(400):
-        draw = Draw({stratum: 20})
+        draw = Draw({stratum: 100}, 20)
         for row in range(100):
             draw.offer(stratum, draw_key(str(seed), str(row)), row)
         hits.update(draw.rows()[stratum])
@@ -69,8 +69,22 @@ def test_every_listing_has_the_same_chance():
     assert max(hits.values()) < 80 + 5 * 8
 
 
-@pytest.mark.parametrize("stratum", [("m", "en", "unknown")])
-def test_a_stratum_without_a_size_is_left_out(stratum):
-    draw = Draw({("m", "en", "c"): 1})
-    draw.offer(stratum, 1, "row")
+def test_a_stratum_that_was_not_counted_is_left_out():
+    draw = Draw({("m", "en", "c"): 9}, 9)
+    draw.offer(("m", "en", "unknown"), 1, "row")
     assert draw.rows() == {("m", "en", "c"): []}
+
+
+@given(COUNTS, st.integers(1, 300))
+def test_weights_of_the_drawn_texts_add_up_to_each_stratum(counts, size):
+    draw = Draw(counts, size)
+    for stratum, count in counts.items():
+        for number in range(count):
+            draw.offer(stratum, draw_key("s", *stratum, str(number)), f"text {number % 7}")
+    weights, drawn = Counter(), Counter()
+    for stratum, weight, rows in draw.by_text(lambda row: row):
+        weights[stratum] += weight
+        drawn[stratum] += len(rows)
+    assert drawn == draw.sizes
+    assert weights == pytest.approx(dict(draw.totals))
+    assert sum(weights.values()) == pytest.approx(sum(counts.values()))
