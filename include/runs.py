@@ -68,11 +68,17 @@ def plan_run(
     """What a scheduler's run means: the partition date is the parameter, else the logical date, else the run-after date.
 
     The interval is the run's own when it starts on the partition date, otherwise [partition date, +1 day): manual and
-    asset-triggered runs may have no interval, or one of another day. Raises SettingsError for an unknown enhancement task.
+    asset-triggered runs may have no interval, or one of another day. Raises SettingsError for an unknown enhancement task
+    or a partition date that is no day.
     """
     asked = params.get("partition_date")
-    partition_date = date.fromisoformat(asked) if asked else (logical_date or run_after).astimezone(UTC).date()
-    start, end = interval_of(partition_date)
+    try:
+        partition_date = (
+            (logical_date or run_after).astimezone(UTC).date() if asked is None else date.fromisoformat(asked)
+        )
+        start, end = interval_of(partition_date)
+    except (ValueError, OverflowError):
+        raise SettingsError(f"partition_date {asked!r} is not a day: give one as 2026-01-14") from None
     if (
         interval[0]
         and interval[1]

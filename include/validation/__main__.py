@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = suite.check(opened, options.task)
         print(json.dumps(result))
         return 0 if result["status"] in ("passed", "empty") else 1
-    except (SettingsError, FileNotFoundError) as error:
+    except (SettingsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

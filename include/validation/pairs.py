@@ -25,7 +25,10 @@ def check_lines(lines: Iterable[bytes], settings: Settings, task: str) -> Iterat
             continue
         row: Any = None
         try:
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except RecursionError:
+                raise ValueError("the JSON is nested too deeply") from None
             if not isinstance(row, dict):
                 raise ValueError("the line must be a JSON object")
             yield _check(row, checkers, settings, task)

@@ -45,6 +45,12 @@ def test_the_parameter_wins_and_brings_its_own_day() -> None:
     assert (spec.interval_start, spec.interval_end) == interval_of(date(2026, 2, 10))
 
 
+@pytest.mark.parametrize("asked", ["", "tomorrow", "2026-13-01", "9999-12-31"])
+def test_a_partition_date_that_is_no_day_is_named(asked: str) -> None:
+    with pytest.raises(SettingsError, match=f"partition_date '{asked}' is not a day"):
+        planned(params={"partition_date": asked})
+
+
 def test_a_run_without_logical_date_takes_the_day_in_utc_that_it_was_asked_for() -> None:
     late_evening_in_california = datetime(2026, 3, 1, 22, 30, tzinfo=timezone(timedelta(hours=-8)))
     spec = planned(logical_date=None, interval=(None, None), run_after=late_evening_in_california)

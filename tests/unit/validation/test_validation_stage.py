@@ -162,6 +162,16 @@ def test_a_folder_that_is_no_run_is_said_plainly(tmp_path: object, capsys: objec
     assert "run.json is missing" in capsys.readouterr().err  # type: ignore[attr-defined]
 
 
+def test_a_folder_in_place_of_pairs_and_json_nested_too_deeply_are_said_plainly(tmp_path, capsys) -> None:
+    assert main(["check", "--task", "title", "--input", str(tmp_path)]) == 2
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("[" * 200_000 + "\n")
+    assert main(["check", "--task", "title", "--input", str(pairs)]) == 1
+    told = capsys.readouterr()
+    assert "Is a directory" in told.err
+    assert "line 1: the JSON is nested too deeply" in told.out
+
+
 def test_long_work_says_how_far_it_is_in_plain_lines(make_run, monkeypatch, caplog) -> None:
     """graphrag-toolkit#129: progress bars and carriage returns break task logs."""
     monkeypatch.setattr(stage, "PROGRESS_SECONDS", -1.0)
