@@ -85,10 +85,10 @@ class Bench:
         found = []
         for output in answers(judge.engine, prompts, sampling_params(judge)):
             verdict = read_answer(output.text, judge).verdict
-            score = JudgeScore(text_id="", stratum="", weight=1.0, verdict=verdict)
-            score.score = clean_probability(output.logprobs) if verdict is not JudgeVerdict.ERROR else None
-            passes = calibration.passes(score) if calibration else verdict is JudgeVerdict.PASS
             known = verdict is not JudgeVerdict.ERROR
+            probability = clean_probability(output.logprobs) if known else None
+            score = JudgeScore(text_id="", stratum="", weight=1.0, verdict=verdict, score=probability)
+            passes = calibration.passes(score) if calibration else verdict is JudgeVerdict.PASS
             calibrated = (JudgeVerdict.PASS if passes else JudgeVerdict.FAIL) if known else verdict
             found.append({"claims": verdict, "calibrated": calibrated})
         return found
