@@ -9,6 +9,9 @@ from include.runs import Run, RunSpec, interval_of
 from include.settings import load_settings
 
 TASK = "title"
+# The figures that these tests reckon with, whatever the default configuration says.
+UNCALIBRATED_GATE = {"mode": "demo", "baseline": 0.5, "margin": 0.2, "min_validator_pass_rate": 0.5}
+UNCALIBRATED_JUDGE = {"calibration": None, "max_calibration_age_days": 180}
 
 
 def verdict(number, *, ok=True, text_id=None, merchant="m1", category="mugs", locale="en-US", **values):
@@ -49,7 +52,7 @@ def make_run(tmp_path):
         task = settings.task(TASK)
         task = task.model_copy(
             update={
-                "gate": task.gate.model_copy(update=gate or {}),
+                "gate": task.gate.model_copy(update=UNCALIBRATED_GATE | (gate or {})),
                 "sampling": task.sampling.model_copy(update=sampling or {}),
             }
         )
@@ -60,7 +63,7 @@ def make_run(tmp_path):
             update={
                 "tasks": settings.tasks | {TASK: task},
                 "pipeline": pipeline,
-                "judge": settings.judge.model_copy(update=judge or {}),
+                "judge": settings.judge.model_copy(update=UNCALIBRATED_JUDGE | (judge or {})),
             }
         )
         day = date(2026, 3, 1)

@@ -57,7 +57,8 @@ def settings(tmp_path):
     pipeline = found.pipeline.model_copy(update={"state_url": str(tmp_path / "state")})
     task = found.task("title")
     task = task.model_copy(update={"gate": task.gate.model_copy(update={"mode": "calibrated"})})
-    return found.model_copy(update={"pipeline": pipeline, "tasks": found.tasks | {"title": task}})
+    judge = found.judge.model_copy(update={"calibration": None, "max_calibration_age_days": 180})
+    return found.model_copy(update={"pipeline": pipeline, "tasks": found.tasks | {"title": task}, "judge": judge})
 
 
 def fitted(pairs, settings, **values):
