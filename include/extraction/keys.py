@@ -54,7 +54,7 @@ def key_function(settings: Settings, task_name: str) -> Callable[[Mapping[str, s
 
 def prompt_texts(listing: CleanListing) -> dict[str, str]:
     """What prompts see of a listing: its text fields without markup."""
-    texts = listing[2:6]
+    texts: tuple[str, ...] = listing[2:6]
     # Most rows in one pass: nothing that markup, entities or runs of spaces are made of.
     joined = "|".join(texts)
     if "<" in joined or ";" in joined or "  " in joined or not joined.isprintable():
