@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import source_faults  # noqa: F401 - adds its faults to FAULTS
 from benchmarks.faults import FAULTS, Case
 from include.settings import Settings, load_settings
 from include.validation.checker import Checker
