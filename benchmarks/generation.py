@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import dummy_model
-from include.extraction.seed import read_csv
 from include.records import WorkItem
 from include.runs import Run, RunSpec, interval_of
 from include.settings import PROJECT_ROOT, Settings, digest, load_settings
@@ -67,6 +66,8 @@ def work_items(rows: int, data: Path = DATA) -> tuple[list[WorkItem], str]:
     usable = [r for r in found if r["title"] and r["description"] and len(r["description"]) <= MAX_CHARS]
     if len(usable) >= rows:
         return list(_items(iter(random.Random(SEED).sample(usable, rows)))), f"{rows} real listings of {data}"
+    from include.extraction.seed import read_csv  # a GPU host may lack SQLAlchemy, which it pulls in
+
     samples = [r for r in read_csv(SAMPLES, datetime.now(UTC)) if len(str(r["description"])) <= MAX_CHARS]
     repeated = (samples[n % len(samples)] for n in range(rows))
     return list(_items(iter(repeated))), f"no listings in {data}: {len(samples)} sample listings, repeated"
@@ -82,7 +83,7 @@ def fixed_lengths(items: list[WorkItem], task: str) -> Iterator[WorkItem]:
 def make_run(folder: Path, items: list[WorkItem], task: str, profile: str, changes: dict[str, Any]) -> Run:
     """A run with one bin of these items. Answers are asked once, so that every arm does the same work."""
     values = load_settings().model_dump()
-    values["pipeline"] |= {"data_url": str(folder), "rows_per_part": 64}
+    values["pipeline"] |= {"data_url": str(folder)}
     values["engines"][profile] |= changes
     values["tasks"][task] |= {"engine": profile, "attempts": 1}
     start, end = interval_of(DAY)

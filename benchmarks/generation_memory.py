@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from benchmarks.generation import make_run
-from include.generation.engine import Engine, EngineMetrics, Messages, Output, Request
+from include.generation.engine import Engine, EngineMetrics, Output, Request
 from include.generation.session import Session
 from include.generation.worker import BinWorker
 from include.records import WorkItem
@@ -38,10 +38,10 @@ class InstantEngine:
         self.answered = 0
         self.memory_mb: dict[int, float] = {}
 
-    def count_tokens(self, messages: Messages, *, thinking: bool = False) -> int | None:
-        return None
+    def encode(self, requests: Sequence[Request]) -> list[None]:
+        return [None] * len(requests)
 
-    def submit(self, request: Request) -> Output | None:
+    def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
         self.flight.append(request)
         return None
 

@@ -42,11 +42,11 @@ Count = Annotated[int, Field(gt=0)]
 ListingText = Annotated[str, AfterValidator(_is_listing_text)]
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class EngineProfile(_Frozen):
+class EngineProfile(Frozen):
     """The engine of one task model on one kind of machine.
 
     `engine_args` and `sampling_params` are vLLM's own. `batch_size` is the client's window: how many prompts are
@@ -66,6 +66,7 @@ class EngineProfile(_Frozen):
     sampling_params: dict[str, Any] = {}
     batch_size: Count
     submit: Literal["refill", "closed"] = "refill"
+    engines: Count = 1  # side by side on one device, each with its share of `batch_size` and of the memory
     start_timeout_s: float = Field(default=900.0, gt=0)
     stall_timeout_s: float = Field(default=600.0, gt=0)  # silence with requests in flight after which it counts as dead
     lease_wait_s: float = Field(
@@ -94,7 +95,7 @@ class EngineProfile(_Frozen):
         return resolve_path(self.model) if self.is_local else self.model
 
 
-class LengthLimits(_Frozen):
+class LengthLimits(Frozen):
     """Bounds of an accepted text. Words count only in scripts that separate them; see include.validation."""
 
     min_chars: int = 1
@@ -113,7 +114,7 @@ class LengthLimits(_Frozen):
         return self
 
 
-class ValidatorSettings(_Frozen):
+class ValidatorSettings(Frozen):
     """Which validators run and their thresholds; the meaning of each is in include.validation."""
 
     length: LengthLimits
@@ -127,7 +128,7 @@ class ValidatorSettings(_Frozen):
     breaker_min_rows: int = 100  # a smaller bin says too little to stop the others
 
 
-class SamplingSettings(_Frozen):
+class SamplingSettings(Frozen):
     """How many texts the judge reads; see include.judging.sampling."""
 
     min_size: Count = 30  # below it the power calculation's normal approximation is poor
@@ -135,7 +136,7 @@ class SamplingSettings(_Frozen):
     seed: int = 0
 
 
-class GateSettings(_Frozen):
+class GateSettings(Frozen):
     """When one enhancement task's copy may be published; see include.judging.gate.
 
     `mode: demo` compares with the measured baseline of a model that is known to be weak, without calibration; it is
@@ -164,7 +165,7 @@ class GateSettings(_Frozen):
         return self
 
 
-class TaskSettings(_Frozen):
+class TaskSettings(Frozen):
     """One enhancement task: what is read, how the prompt is made, which model answers, what is accepted."""
 
     name: str
@@ -187,7 +188,7 @@ class TaskSettings(_Frozen):
         return template_version(self.template)
 
 
-class JudgeSettings(_Frozen):
+class JudgeSettings(Frozen):
     """The LLM judge: its engine profile, rubric and sampling."""
 
     engine: str
@@ -202,7 +203,7 @@ class JudgeSettings(_Frozen):
     min_youden: float = 0.4  # sensitivity + specificity - 1
 
 
-class CatalogSettings(_Frozen):
+class CatalogSettings(Frozen):
     """The merchant catalog's table; `columns` maps our field names to the table's column names."""
 
     table: str = "listings"
@@ -218,7 +219,7 @@ class CatalogSettings(_Frozen):
     max_withdrawn_share: Share = 0.5
 
 
-class FeedSettings(_Frozen):
+class FeedSettings(Frozen):
     """Merchant feed files in the Google product-data convention; see include.extraction.feeds.
 
     `url` is a path or object-store URL; `{merchant}` in it stands for any merchant and `{date}` for the partition date. With
@@ -233,7 +234,7 @@ class FeedSettings(_Frozen):
     columns: dict[str, str] = {}  # our field names to the file's column names, where its names are its own
 
 
-class PipelineSettings(_Frozen):
+class PipelineSettings(Frozen):
     """Where data and state live and how work is cut up."""
 
     data_url: str = "build/data"
@@ -252,7 +253,7 @@ class PipelineSettings(_Frozen):
     lease_minutes: Count = 12 * 60
 
 
-class Settings(_Frozen):
+class Settings(Frozen):
     """Everything, as one value that can be stored with a run."""
 
     tasks: dict[str, TaskSettings]
@@ -305,7 +306,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _read(path: Path, model: type[Model], **names: str) -> Model:
+def read_settings_file(path: Path, model: type[Model], **names: str) -> Model:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader) or {}  # noqa: S506  # a SafeLoader
         if not isinstance(values, dict):
@@ -330,16 +331,19 @@ def load_settings(config_dir: str | Path | None = None) -> Settings:
     Raises SettingsError naming the file, the key and the fault; also for a template that is not there.
     """
     folder = Path(config_dir or os.environ.get(CONFIG_DIR_VARIABLE) or PROJECT_ROOT / "include" / "config")
-    tasks = {p.stem: _read(p, TaskSettings, name=p.stem) for p in sorted(folder.glob("tasks/*.yaml"))}
+    tasks = {p.stem: read_settings_file(p, TaskSettings, name=p.stem) for p in sorted(folder.glob("tasks/*.yaml"))}
     if not tasks:
         raise SettingsError(f"no enhancement task in {folder}/tasks; add one YAML file per task")
-    engines = {p.stem: _read(p, EngineProfile, name=p.stem) for p in sorted(folder.glob("engines/*.yaml"))}
-    judge = _read(folder / "judge.yaml", JudgeSettings)
+    engines = {p.stem: read_settings_file(p, EngineProfile, name=p.stem) for p in sorted(folder.glob("engines/*.yaml"))}
+    judge = read_settings_file(folder / "judge.yaml", JudgeSettings)
     for template in (judge.template, *(task.template for task in tasks.values())):
         template_version(template)
     try:
         return Settings(
-            tasks=tasks, engines=engines, judge=judge, pipeline=_read(folder / "pipeline.yaml", PipelineSettings)
+            tasks=tasks,
+            engines=engines,
+            judge=judge,
+            pipeline=read_settings_file(folder / "pipeline.yaml", PipelineSettings),
         )
     except ValidationError as error:
         raise SettingsError(f"{folder}: {error.errors()[0]['msg']}") from error

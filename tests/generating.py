@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from include.generation.engine import Engine, EngineDeadError, EngineMetrics, Messages, Output, Request
+from include.generation.engine import Engine, EngineDeadError, EngineMetrics, Output, Request
 from include.records import Generation, WorkItem
 from include.runs import Run, RunSpec, interval_of
 from include.settings import EngineProfile, Settings, load_settings
@@ -44,10 +44,10 @@ class StubEngine:
         self.seen: list[str] = []
         self.ended = False
 
-    def count_tokens(self, messages: Messages, *, thinking: bool = False) -> int:
-        return sum(len(message["content"].split()) for message in messages)
+    def encode(self, requests: Sequence[Request]) -> list[None]:
+        return [None] * len(requests)
 
-    def submit(self, request: Request) -> Output | None:
+    def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
         self.seen.append(request.id)
         self.flight.append(request)
         self.widest = max(self.widest, len(self.flight))

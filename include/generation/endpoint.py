@@ -10,7 +10,7 @@ import logging
 import os
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,7 +19,6 @@ from include.generation.engine import (
     EngineDeadError,
     EngineMetrics,
     EngineStartError,
-    Messages,
     Output,
     Request,
     TokenLogprob,
@@ -99,10 +98,10 @@ class EndpointEngine:
             retryable=kind != "endpoint_refused",
         )
 
-    def count_tokens(self, messages: Messages, *, thinking: bool = False) -> int | None:
-        return None
+    def encode(self, requests: Sequence[Request]) -> list[None]:
+        return [None] * len(requests)
 
-    def submit(self, request: Request) -> Output | None:
+    def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
         self._threads.submit(self._answer, request)
         return None
 
@@ -175,6 +174,12 @@ class EndpointEngine:
         for name in set(values) - self._warned:
             self._warned.add(name)
             log.warning("sampling parameter %s is vLLM's own; the hosted API does not get it", name)
+
+    def limit(self, max_num_seqs: int | None, max_num_batched_tokens: int | None) -> None:
+        """The endpoint's own settings hold."""
+
+    def trace(self, on: bool) -> None:
+        """Nothing to trace from here."""
 
     def metrics(self) -> EngineMetrics:
         return self._started

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from include.settings import EngineProfile
@@ -101,17 +102,23 @@ class Engine(Protocol):
 
     profile: EngineProfile
 
-    def count_tokens(self, messages: Messages, *, thinking: bool = False) -> int | None:
-        """Prompt tokens of the rendered chat, or None where the engine has no tokenizer at hand."""
+    def encode(self, requests: Sequence[Request]) -> Sequence[list[int] | None]:
+        """Token ids of each rendered prompt, on all cores; None where the engine has no tokenizer at hand."""
 
-    def submit(self, request: Request) -> Output | None:
+    def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
         """Takes a request, or answers at once where it can never run (too long, refused).
 
-        Raises EngineDeadError.
+        `tokens` are those of `encode`, where the caller has them. Raises EngineDeadError.
         """
 
     def finished(self) -> list[Output]:
         """Waits for the next answers; may be empty, then call again. Raises EngineDeadError."""
+
+    def limit(self, max_num_seqs: int | None, max_num_batched_tokens: int | None) -> None:
+        """Empties the prefix cache and, on an engine opened as `adjustable`, sets the limits; None is that of its start."""
+
+    def trace(self, on: bool) -> None:
+        """Starts or ends the engine's own profiler, which `profiler_config` of its arguments sets up."""
 
     def metrics(self) -> EngineMetrics:
         """Never raises; unknown values are None."""
@@ -124,10 +131,11 @@ class Engine(Protocol):
 
 
 @contextmanager
-def open_engine(profile: EngineProfile, *, adapters: Sequence[str] = ()) -> Iterator[Engine]:
+def open_engine(profile: EngineProfile, *, adapters: Sequence[str] = (), adjustable: bool = False) -> Iterator[Engine]:
     """Starts the engine of a profile and ends it on the way out, whatever happens.
 
-    `adapters` are further LoRA folders that requests may name, so that one engine serves several task models.
+    `adapters` are further LoRA folders that requests may name, so that one engine serves several task models;
+    `adjustable` engines take other scheduler limits while they run (see Engine.limit).
     Raises EngineStartError with the engine's own reason. One engine per process at a time.
     """
     engine: Engine
@@ -136,9 +144,11 @@ def open_engine(profile: EngineProfile, *, adapters: Sequence[str] = ()) -> Iter
 
         engine = EndpointEngine(profile)
     else:
+        from include.generation.several import SeveralEngines
         from include.generation.vllm_engine import VllmEngine
 
-        engine = VllmEngine(profile, adapters=adapters)
+        start = partial(VllmEngine, adapters=adapters, adjustable=adjustable)
+        engine = SeveralEngines(profile, start) if profile.engines > 1 else start(profile)
     try:
         yield engine
     finally:

