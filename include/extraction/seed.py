@@ -17,6 +17,7 @@ from include.warehouse.database import UtcDateTime, writing
 
 COLUMNS = ("merchant_id", "listing_id", "title", "description", "brand", "category", "locale", "attributes")
 REQUIRED = ("title", "description")
+_UTF16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")  # byte order marks as surrogateescape reads them
 
 
 class SeedError(ValueError):
@@ -32,12 +33,17 @@ def read_csv(path: Path, default_updated_at: datetime) -> Iterator[dict[str, obj
     """Rows for the catalog. A missing merchant is `default`, a missing listing id the line number, a missing `updated_at`
     the given moment.
 
-    Raises SeedError for a file without needed columns, a line of another width, a twin key or an unreadable time.
+    Raises SeedError for a file without needed columns or rows, in another encoding, with a column named twice, a line of
+    another width, a twin key or an unreadable time.
     """
     csv.field_size_limit(sys.maxsize)
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.DictReader(file)
         names = reader.fieldnames or []
+        if names and names[0].startswith(_UTF16_MARKS):
+            raise SeedError(f"{path} is UTF-16, wanted is UTF-8: `iconv -f UTF-16 -t UTF-8 {path} > utf-8.csv`")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SeedError(f"{path} names the column {twice[0]!r} twice in its first line: rename or remove one")
         if missing := [column for column in REQUIRED if column not in names]:
             raise SeedError(f"{path} lacks the columns {missing}; it has {list(names)}. Name them in its first line")
         seen: set[tuple[object, object]] = set()
@@ -62,6 +68,10 @@ def read_csv(path: Path, default_updated_at: datetime) -> Iterator[dict[str, obj
                 raise SeedError(f"{path} line {line}: merchant_id and listing_id {key} stand there twice")
             seen.add(key)
             yield values
+        if not seen:
+            raise SeedError(
+                f"{path} has no rows; the catalog is left as it was. Give at least one line below the header"
+            )
 
 
 def seed_catalog(url: str, csv_path: Path, settings: CatalogSettings, partition_date: date | None = None) -> int:
@@ -71,7 +81,9 @@ def seed_catalog(url: str, csv_path: Path, settings: CatalogSettings, partition_
     is in reach of every run. It is the same every time, so that a second run finds them unchanged.
     """
     if not csv_path.is_file():
-        raise SeedError(f"no file {csv_path}")
+        raise SeedError(
+            f"no file {csv_path}: give the path of a CSV file with a header, such as include/samples/listings.csv"
+        )
     moment = interval_of(partition_date or date(2000, 1, 1))[0]
     table = _listings_table(settings.table)
     backend = sa.make_url(url)
