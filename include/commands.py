@@ -53,5 +53,5 @@ def _told(error: Exception) -> str:
     elif isinstance(error, OSError) and not (ours := error.strerror is None):
         text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     elif isinstance(error, sa.exc.DBAPIError):
-        text = f"the database refused: {error.orig}"
+        text = f"the database refused: {error.orig}; a table that is missing comes by `python -m include.warehouse migrate`"
     return " ".join(text.split()) + ("" if ours else "; mend that and run the command again, finished work is kept")

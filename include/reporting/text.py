@@ -20,7 +20,7 @@ def interval(values: Any) -> str:
 def summary_text(summary: dict[str, Any]) -> str:
     """The summary as a table, one column per enhancement task, with reasons and the gate's words below it."""
     tasks = summary["tasks"]
-    width = max(14, *(len(name) + 2 for name in tasks))
+    width = max(14, *(len(text) + 2 for name, task in tasks.items() for text in (name, task["outcome"])))
     lines = [f"Run {summary['run_id']} of {summary['partition_date']}: {'ok' if summary['ok'] else 'FAILED'}", ""]
     rows: list[tuple[str, list[str]]] = [("", list(tasks))]
     rows += [(state, [str(t[state]) for t in tasks.values()]) for state in _STATES[:4]]
