@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sqlite3
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -25,7 +26,7 @@ def command_line(main: Callable[P, int]) -> Callable[P, int]:
     def ended(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
             status, error = main(*args, **kwargs), None
-        except (OSError, ValueError, RuntimeError, sa.exc.SQLAlchemyError) as caught:
+        except (OSError, ValueError, RuntimeError, sa.exc.SQLAlchemyError, sqlite3.Error) as caught:
             status, error = 2, caught
         try:
             if sys.stdout:
@@ -52,6 +53,6 @@ def _told(error: Exception) -> str:
         text = f"{error.title}, {'.'.join(map(str, first['loc']))}: {first['msg']}"
     elif isinstance(error, OSError) and not (ours := error.strerror is None):
         text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    elif isinstance(error, sa.exc.DBAPIError):
-        text = f"the database refused: {error.orig}; a table that is missing comes by `python -m include.warehouse migrate`"
+    elif isinstance(error, (sa.exc.DBAPIError, sqlite3.Error)):
+        text = f"the database refused: {getattr(error, 'orig', error)}; a missing table comes by `python -m include.warehouse migrate`"
     return " ".join(text.split()) + ("" if ours else "; mend that and run the command again, finished work is kept")

@@ -197,8 +197,12 @@ class Run:
 
     def work_parts(self, task: str, bin_index: int) -> list[str]:
         """Parts of WorkItem rows of one bin, in shard order."""
-        shards: Sequence[int] = self.bins(task)[bin_index]
-        return [part for shard in shards for part in self.store.list(self.work(task, shard))]
+        bins = self.bins(task)
+        if not 0 <= bin_index < len(bins):
+            raise SettingsError(
+                f"{self.store.url} has no bin {bin_index} of {task}: its plan has {len(bins)}, from 0 on"
+            )
+        return [part for shard in bins[bin_index] for part in self.store.list(self.work(task, shard))]
 
 
 def url_from_environment(variable: str) -> str:

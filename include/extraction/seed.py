@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from include.extraction.listings import RowError, to_utc
 from include.runs import interval_of
 from include.settings import CatalogSettings
-from include.warehouse.database import UtcDateTime, writing
+from include.warehouse.database import UtcDateTime, engine_for, writing
 
 COLUMNS = ("merchant_id", "listing_id", "title", "description", "brand", "category", "locale", "attributes")
 REQUIRED = ("title", "description")
@@ -86,7 +86,7 @@ def seed_catalog(url: str, csv_path: Path, settings: CatalogSettings, partition_
         )
     moment = interval_of(partition_date or date(2000, 1, 1))[0]
     table = _listings_table(settings.table)
-    backend = sa.make_url(url)
+    backend = engine_for(url).url
     if backend.get_backend_name() == "sqlite" and backend.database:
         Path(backend.database).parent.mkdir(parents=True, exist_ok=True)
     rows = 0

@@ -60,9 +60,13 @@ def _run(args: argparse.Namespace, url: str) -> Any:
         pin(args.merchant, args.listing, args.task, warehouse_url=url, text=text, on=on)
         return {"pinned": on}
     if args.command == "clean":
-        data_url = resolve_path(load_settings().pipeline.data_url)
-        folders = clean_parts(data_url, args.days, datetime.now(UTC).date())
-        return clean_warehouse(args.days, warehouse_url=url) | {"run_folders": folders}
+        if args.days < 1:
+            raise ValueError(f"--days is {args.days}: give 1 or more, the days that are kept")
+        data_url, cleaned = (
+            resolve_path(load_settings().pipeline.data_url),
+            clean_warehouse(args.days, warehouse_url=url),
+        )
+        return cleaned | {"run_folders": clean_parts(data_url, args.days, datetime.now(UTC).date())}
     stage = load if args.command == "load" else reconcile
     return stage(Run.open(args.run_dir), args.task, warehouse_url=url)
 
