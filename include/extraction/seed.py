@@ -17,7 +17,6 @@ from include.warehouse.database import UtcDateTime, engine_for, writing
 
 COLUMNS = ("merchant_id", "listing_id", "title", "description", "brand", "category", "locale", "attributes")
 REQUIRED = ("title", "description")
-_UTF16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")  # byte order marks as surrogateescape reads them
 
 
 class SeedError(ValueError):
@@ -40,9 +39,9 @@ def read_csv(path: Path, default_updated_at: datetime) -> Iterator[dict[str, obj
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.DictReader(file)
         names = reader.fieldnames or []
-        if names and names[0].startswith(_UTF16_MARKS):
+        if any("\0" in name for name in names):
             raise SeedError(f"{path} is UTF-16, wanted is UTF-8: `iconv -f UTF-16 -t UTF-8 {path} > utf-8.csv`")
-        if twice := [name for name in names if names.count(name) > 1]:
+        if twice := [name for name in (*COLUMNS, "updated_at") if names.count(name) > 1]:
             raise SeedError(f"{path} names the column {twice[0]!r} twice in its first line: rename or remove one")
         if missing := [column for column in REQUIRED if column not in names]:
             raise SeedError(f"{path} lacks the columns {missing}; it has {list(names)}. Name them in its first line")
