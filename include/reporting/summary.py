@@ -47,11 +47,14 @@ def _throughput(run: Run, task: str) -> dict[str, Any]:
 
 
 def _outcome(gate: dict[str, Any], reconciled: dict[str, Any], last_stage: str) -> str:
+    """`not_reconciled`: the load published its copy, and the counts were not read back."""
     if not gate:
         return f"stopped_after_{last_stage}"
     status = str(gate["status"])
     if status == "passed":
-        return "published" if reconciled.get("status") == "published" else "not_loaded"
+        if reconciled.get("status") == "published":
+            return "published"
+        return "not_reconciled" if last_stage == "load" else "not_loaded"
     return status if status == "empty" else f"gate_{status}"
 
 

@@ -78,11 +78,11 @@ def alert_text(summary: dict[str, Any], gates: dict[str, dict[str, Any]], run_ur
     ]
     for name, task in failed_tasks(summary).items():
         gate = gates.get(name) or {}
-        waiting = task["extracted"] - task["unchanged"] - task["holdout"] - task["deferred"]
+        waiting = task["extracted"] - task["unchanged"] - task["holdout"] - task["deferred"] - task["loaded"]
+        kept = f"{waiting} listings keep their current copy" if task["extracted"] else "no listing was counted yet"
         lines += [
             "",
-            f"{name}: {task['outcome'].replace('_', ' ')}; {waiting} listings keep their current copy; "
-            f"published tonight: {task['loaded']}",
+            f"{name}: {task['outcome'].replace('_', ' ')}; {kept}; published tonight: {task['loaded']}",
         ]
         lines += [f"  - {reason}" for reason in gate.get("reasons", [])]
         judge = task["judge"]
@@ -111,7 +111,14 @@ def _next_step(name: str, task: dict[str, Any]) -> str:
             f"nothing of {name} was published, the staged copy is safe; mend the warehouse and clear "
             f"{name}.load (downstream): the load repeats without generating anything again"
         )
+    if task["outcome"] == "not_reconciled":
+        return f"the copy is live; read the log of {name}.reconcile, mend what it names and clear {name}.reconcile (downstream)"
+    failed = {
+        "stopped_after_open": "extract",
+        "stopped_after_extract": f"{name}.process_bin.generate, {name}.process_bin.validate or {name}.sample",
+        "stopped_after_sample": f"{name}.judge or {name}.gate",
+    }.get(task["outcome"], f"the first failed task of {name}")
     return (
-        f"read the log of the first failed task of {name} and clear it (downstream): finished rows are kept and "
-        "only missing ones are generated again"
+        f"nothing of {name} was published; read the log of {failed}, whichever failed, mend it and clear it (downstream): "
+        "finished rows are kept and only missing ones are generated again"
     )
