@@ -24,17 +24,16 @@ def command_line(main: Callable[P, int]) -> Callable[P, int]:
 
     @functools.wraps(main)
     def ended(*args: P.args, **kwargs: P.kwargs) -> int:
+        status, error = 2, None  # type: int, Exception | None
         try:
-            status, error = main(*args, **kwargs), None
+            status = main(*args, **kwargs)
         except (OSError, ValueError, RuntimeError, sa.exc.SQLAlchemyError, sqlite3.Error) as caught:
-            status, error = 2, caught
+            error = caught
         try:
             if sys.stdout:
                 sys.stdout.flush()
-        except OSError as full:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # the interpreter flushes once more at its end
+        except OSError as full:  # the interpreter flushes once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             status, error = 2, OSError(full.errno, full.strerror, "standard output")
         if isinstance(error, BrokenPipeError):
             return CLOSED_PIPE

@@ -199,9 +199,7 @@ class Run:
         """Parts of WorkItem rows of one bin, in shard order."""
         bins = self.bins(task)
         if not 0 <= bin_index < len(bins):
-            raise SettingsError(
-                f"{self.store.url} has no bin {bin_index} of {task}: its plan has {len(bins)}, from 0 on"
-            )
+            raise SettingsError(f"{self.store.url} has no bin {bin_index} of {task}: its plan has {len(bins)}, from 0")
         return [part for shard in bins[bin_index] for part in self.store.list(self.work(task, shard))]
 
 

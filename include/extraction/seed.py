@@ -68,9 +68,7 @@ def read_csv(path: Path, default_updated_at: datetime) -> Iterator[dict[str, obj
             seen.add(key)
             yield values
         if not seen:
-            raise SeedError(
-                f"{path} has no rows; the catalog is left as it was. Give at least one line below the header"
-            )
+            raise SeedError(f"{path} has no rows; the catalog is left as it was. Give lines below the header")
 
 
 def seed_catalog(url: str, csv_path: Path, settings: CatalogSettings, partition_date: date | None = None) -> int:
@@ -80,9 +78,7 @@ def seed_catalog(url: str, csv_path: Path, settings: CatalogSettings, partition_
     is in reach of every run. It is the same every time, so that a second run finds them unchanged.
     """
     if not csv_path.is_file():
-        raise SeedError(
-            f"no file {csv_path}: give the path of a CSV file with a header, such as include/samples/listings.csv"
-        )
+        raise SeedError(f"no file {csv_path}: give the path of a CSV file such as include/samples/listings.csv")
     moment = interval_of(partition_date or date(2000, 1, 1))[0]
     table = _listings_table(settings.table)
     backend = engine_for(url).url

@@ -67,10 +67,7 @@ def store_calibration(settings: Settings, calibration: Calibration, task: str = 
 
 
 def current_calibration(settings: Settings, task: str) -> Calibration | None:
-    """The calibration in force for `task`: its own, the one for all tasks, or the configured default file.
-
-    Raises SettingsError for a file that is no calibration.
-    """
+    """The calibration in force for `task`: its own, the one for all tasks, or the configured default file."""
     store = judging_state(settings)
     for name in (task, ALL_TASKS):
         if current := store.read_json(f"current-{name}.json"):
@@ -86,10 +83,8 @@ def _read(path: str, content: bytes) -> Calibration:
     try:
         return Calibration.model_validate_json(content)
     except ValueError as error:
-        reason = " ".join(str(error).splitlines()[:3])
-        raise SettingsError(
-            f"{path} is not a calibration ({reason}): make it anew with `python -m include.judging calibrate --store`"
-        ) from error
+        mend = "make it anew with `python -m include.judging calibrate --store`"
+        raise SettingsError(f"{path} is not a calibration: {mend} ({error})") from error
 
 
 def refusals(calibration: Calibration | None, settings: Settings, now: datetime | None = None) -> list[str]:

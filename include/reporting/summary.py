@@ -52,9 +52,8 @@ def _outcome(gate: dict[str, Any], reconciled: dict[str, Any], last_stage: str) 
         return f"stopped_after_{last_stage}"
     status = str(gate["status"])
     if status == "passed":
-        if reconciled.get("status") == "published":
-            return "published"
-        return "not_reconciled" if last_stage == "load" else "not_loaded"
+        waits = "not_reconciled" if last_stage == "load" else "not_loaded"
+        return "published" if reconciled.get("status") == "published" else waits
     return status if status == "empty" else f"gate_{status}"
 
 

@@ -113,12 +113,8 @@ def _next_step(name: str, task: dict[str, Any]) -> str:
         )
     if task["outcome"] == "not_reconciled":
         return f"the copy is live; read the log of {name}.reconcile, mend what it names and clear {name}.reconcile (downstream)"
-    failed = {
-        "stopped_after_open": "extract",
-        "stopped_after_extract": f"{name}.process_bin.generate, {name}.process_bin.validate or {name}.sample",
-        "stopped_after_sample": f"{name}.judge or {name}.gate",
-    }.get(task["outcome"], f"the first failed task of {name}")
+    failed = "extract" if task["outcome"] == "stopped_after_open" else f"the first failed task of {name}"
     return (
-        f"nothing of {name} was published; read the log of {failed}, whichever failed, mend it and clear it (downstream): "
+        f"nothing of {name} was published; read the log of {failed}, mend it and clear it (downstream): "
         "finished rows are kept and only missing ones are generated again"
     )

@@ -36,14 +36,8 @@ def check_lines(lines: Iterable[bytes], settings: Settings, task: str) -> Iterat
         except ValueError as error:  # JSON and Unicode errors are ValueErrors, too
             message = f'line {number}: {error}; wanted {{"id", "source": {{"title", "description", "locale"}}, "output", "finish_reason"}}'
             log.error(message)
-            name = row.get("id") if isinstance(row, dict) else None
-            yield {
-                "id": name if isinstance(name, str) else None,
-                "ok": False,
-                "reasons": ["invalid_input"],
-                "output": "",
-                "error": message,
-            }
+            name = row["id"] if isinstance(row, dict) and isinstance(row.get("id"), str) else None
+            yield {"id": name, "ok": False, "reasons": ["invalid_input"], "output": "", "error": message}
 
 
 def _refuse(constant: str) -> None:

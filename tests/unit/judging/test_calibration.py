@@ -174,7 +174,7 @@ def test_a_calibration_that_cannot_be_read_is_named_with_the_next_step(settings,
     configured = settings.judge.model_copy(update={"calibration": str(shipped)})
     for content in ("{", "{}", "\x00"):
         shipped.write_text(content)
-        with pytest.raises(SettingsError, match=r"calibration\.json is not a calibration .*judging calibrate"):
+        with pytest.raises(SettingsError, match=r"calibration\.json is not a calibration: .*judging calibrate"):
             current_calibration(settings.model_copy(update={"judge": configured}), "title")
 
 
