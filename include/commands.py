@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 P = ParamSpec("P")
-CLOSED_PIPE = 141  # as a shell tells SIGPIPE
 
 
 def command_line(main: Callable[P, int]) -> Callable[P, int]:
@@ -36,7 +35,7 @@ def command_line(main: Callable[P, int]) -> Callable[P, int]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             status, error = 2, OSError(full.errno, full.strerror, "standard output")
         if isinstance(error, BrokenPipeError):
-            return CLOSED_PIPE
+            return 141  # as a shell tells SIGPIPE
         if error is not None:
             print(f"error: {_told(error)}", file=sys.stderr)  # noqa: T201
         return status

@@ -74,10 +74,8 @@ def engine_for(url: str) -> sa.Engine:
             return sa.create_engine(parsed, pool_pre_ping=True, connect_args={"options": "-c timezone=UTC"})
         engine = sa.create_engine(parsed)
     except (sa.exc.ArgumentError, ImportError) as error:  # neither the value nor make_url's words: they hold a password
-        raise UnreachableError(
-            f"a database URL cannot be used ({type(error).__name__}): it must be SQLAlchemy's, such as "
-            "sqlite:////path/file.db or postgresql://user@host/name, and its driver installed"
-        ) from None
+        wanted = "give SQLAlchemy's form, such as postgresql://user@host/name, and install its driver"
+        raise UnreachableError(f"a database URL cannot be used ({type(error).__name__}): {wanted}") from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_begin)
