@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
+from include.commands import command_line
 from include.partitions import Store
 from include.settings import Settings, SettingsError, load_settings, resolve_path
 
@@ -68,10 +69,14 @@ def plan_run(
     """What a scheduler's run means: the partition date is the parameter, else the logical date, else the run-after date.
 
     The interval is the run's own when it starts on the partition date, otherwise [partition date, +1 day): manual and
-    asset-triggered runs may have no interval, or one of another day. Raises SettingsError for an unknown enhancement task
-    or a partition date that is no day.
+    asset-triggered runs may have no interval, or one of another day. Raises SettingsError for an unknown enhancement task,
+    a partition date that is no day, an empty run id or a row limit below 1.
     """
-    asked = params.get("partition_date")
+    asked, row_limit = params.get("partition_date"), params.get("row_limit")
+    if not run_id.strip():
+        raise SettingsError("the run id (--run-id) is empty: give the run a name")
+    if row_limit is not None and row_limit < 1:
+        raise SettingsError(f"row_limit (--row-limit) is {row_limit}: give 1 or more, or leave it out to take all")
     try:
         partition_date = (
             (logical_date or run_after).astimezone(UTC).date() if asked is None else date.fromisoformat(asked)
@@ -94,7 +99,7 @@ def plan_run(
         interval_end=end,
         enhancement_tasks=tasks,
         merchants=tuple(params.get("merchants") or ()),
-        row_limit=params.get("row_limit"),
+        row_limit=row_limit,
         force=bool(params.get("force")),
         settings=settings,
     )
@@ -192,8 +197,10 @@ class Run:
 
     def work_parts(self, task: str, bin_index: int) -> list[str]:
         """Parts of WorkItem rows of one bin, in shard order."""
-        shards: Sequence[int] = self.bins(task)[bin_index]
-        return [part for shard in shards for part in self.store.list(self.work(task, shard))]
+        bins = self.bins(task)
+        if not 0 <= bin_index < len(bins):
+            raise SettingsError(f"{self.store.url} has no bin {bin_index} of {task}: its plan has {len(bins)}, from 0")
+        return [part for shard in bins[bin_index] for part in self.store.list(self.work(task, shard))]
 
 
 def url_from_environment(variable: str) -> str:
@@ -205,6 +212,7 @@ def url_from_environment(variable: str) -> str:
     )
 
 
+@command_line
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m include.runs open …`: opens a run by hand and prints its folder."""
     parser = argparse.ArgumentParser(prog="python -m include.runs")
@@ -225,13 +233,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "row_limit": args.row_limit,
         "force": args.force,
     }
-    try:
-        spec = plan_run(
-            run_id=args.run_id, params=params, settings=load_settings(), logical_date=None, run_after=datetime.now(UTC)
-        )
-    except ValueError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    spec = plan_run(
+        run_id=args.run_id, params=params, settings=load_settings(), logical_date=None, run_after=datetime.now(UTC)
+    )
     sys.stdout.write(Run.create(spec).store.url + "\n")
     return 0
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from include.commands import command_line
 from include.settings import PROJECT_ROOT, SettingsError, load_settings
 
 TRAIN_PYTHON_VARIABLE = "LISTING_TRAIN_PYTHON"
@@ -145,8 +146,9 @@ def _in_training_environment() -> None:
     os.execv(python, [str(python), "-m", "include.distillation", *sys.argv[1:]])  # noqa: S606
 
 
+@command_line
 def main() -> int:
-    """Exit status 0: done; 1: refused, with the reason on stderr. Training and engines end as every GPU stage does."""
+    """Exit status 0: done; 2: an error on stderr. Training and engines end as every GPU stage does."""
     args = parse()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     children: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -154,27 +156,23 @@ def main() -> int:
         "rewrite": _rewrite,
         "evaluate": _evaluate,
     }
-    try:
-        if args.command in children:
-            from include.generation.child import run_child
+    if args.command in children:
+        from include.generation.child import run_child
 
-            if args.command != "evaluate":
-                _in_training_environment()
-            return run_child(lambda: children[args.command](args))
-        if args.command == "sample":
-            from include.distillation.merchants import write_sample
+        if args.command != "evaluate":
+            _in_training_environment()
+        return run_child(lambda: children[args.command](args))
+    if args.command == "sample":
+        from include.distillation.merchants import write_sample
 
-            print(f"{write_sample(args.out)} listings written to {args.out}")
-        elif args.command == "labels":
-            from include.distillation import pairs
+        print(f"{write_sample(args.out)} listings written to {args.out}")
+    elif args.command == "labels":
+        from include.distillation import pairs
 
-            rows = (pairs.labelled_row(rewrite) for path in args.rewrites for rewrite in pairs.from_rows(path))
-            print(f"{pairs.write_jsonl(args.out, rows)} labelled pairs written to {args.out}")
-        else:
-            print(json.dumps((make_pairs if args.command == "pairs" else register_model)(args)))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        rows = (pairs.labelled_row(rewrite) for path in args.rewrites for rewrite in pairs.from_rows(path))
+        print(f"{pairs.write_jsonl(args.out, rows)} labelled pairs written to {args.out}")
+    else:
+        print(json.dumps((make_pairs if args.command == "pairs" else register_model)(args)))
     return 0
 
 

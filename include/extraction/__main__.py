@@ -13,22 +13,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from include.extraction.catalog import Catalog, CatalogError
-from include.extraction.feeds import FeedError
-from include.extraction.run import ReaderFailedError, extract, read_and_write_part
-from include.extraction.seed import SeedError, seed_catalog
+from include.commands import command_line
+from include.extraction.catalog import Catalog
+from include.extraction.run import extract, read_and_write_part
+from include.extraction.seed import seed_catalog
 from include.partitions import plain_json
-from include.records import AccountingError
 from include.runs import CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE, Run, url_from_environment
-from include.settings import SettingsError, load_settings
-from include.warehouse.database import UnreachableError
-from include.warehouse.leases import LeaseHeldError
-from include.warehouse.migrate import OldSchemaError
-
-_ERRORS = (
-    CatalogError, SeedError, SettingsError, UnreachableError, LeaseHeldError, OldSchemaError, AccountingError,
-    FileNotFoundError, KeyError, FeedError, ReaderFailedError,
-)  # fmt: skip
+from include.settings import load_settings
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,14 +51,10 @@ def _run(args: argparse.Namespace) -> Any:
     return extract(run, catalog_url=catalog_url, warehouse_url=warehouse_url)
 
 
+@command_line
 def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    args = _parser().parse_args(argv)
-    try:
-        result = _run(args)
-    except _ERRORS as error:
-        print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
-        return 2
+    result = _run(_parser().parse_args(argv))
     print(result if isinstance(result, date) else json.dumps(plain_json(result), indent=2, ensure_ascii=False))
     return 0
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from include.extraction.listings import RowError, to_utc
 from include.runs import interval_of
 from include.settings import CatalogSettings
-from include.warehouse.database import UtcDateTime, writing
+from include.warehouse.database import UtcDateTime, engine_for, writing
 
 COLUMNS = ("merchant_id", "listing_id", "title", "description", "brand", "category", "locale", "attributes")
 REQUIRED = ("title", "description")
@@ -32,12 +32,17 @@ def read_csv(path: Path, default_updated_at: datetime) -> Iterator[dict[str, obj
     """Rows for the catalog. A missing merchant is `default`, a missing listing id the line number, a missing `updated_at`
     the given moment.
 
-    Raises SeedError for a file without needed columns, a line of another width, a twin key or an unreadable time.
+    Raises SeedError for a file without needed columns or rows, in another encoding, with a column named twice, a line of
+    another width, a twin key or an unreadable time.
     """
     csv.field_size_limit(sys.maxsize)
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.DictReader(file)
         names = reader.fieldnames or []
+        if any("\0" in name for name in names):
+            raise SeedError(f"{path} is UTF-16, wanted is UTF-8: `iconv -f UTF-16 -t UTF-8 {path} > utf-8.csv`")
+        if twice := [name for name in (*COLUMNS, "updated_at") if names.count(name) > 1]:
+            raise SeedError(f"{path} names the column {twice[0]!r} twice in its first line: rename or remove one")
         if missing := [column for column in REQUIRED if column not in names]:
             raise SeedError(f"{path} lacks the columns {missing}; it has {list(names)}. Name them in its first line")
         seen: set[tuple[object, object]] = set()
@@ -62,6 +67,8 @@ def read_csv(path: Path, default_updated_at: datetime) -> Iterator[dict[str, obj
                 raise SeedError(f"{path} line {line}: merchant_id and listing_id {key} stand there twice")
             seen.add(key)
             yield values
+        if not seen:
+            raise SeedError(f"{path} has no rows; the catalog is left as it was. Give lines below the header")
 
 
 def seed_catalog(url: str, csv_path: Path, settings: CatalogSettings, partition_date: date | None = None) -> int:
@@ -71,10 +78,10 @@ def seed_catalog(url: str, csv_path: Path, settings: CatalogSettings, partition_
     is in reach of every run. It is the same every time, so that a second run finds them unchanged.
     """
     if not csv_path.is_file():
-        raise SeedError(f"no file {csv_path}")
+        raise SeedError(f"no file {csv_path}: give the path of a CSV file such as include/samples/listings.csv")
     moment = interval_of(partition_date or date(2000, 1, 1))[0]
     table = _listings_table(settings.table)
-    backend = sa.make_url(url)
+    backend = engine_for(url).url
     if backend.get_backend_name() == "sqlite" and backend.database:
         Path(backend.database).parent.mkdir(parents=True, exist_ok=True)
     rows = 0

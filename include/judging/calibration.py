@@ -18,7 +18,7 @@ from include.judging.estimation import PERFECT_JUDGE, JudgeAccuracy, passes_verd
 from include.judging.rubric import rubric_version
 from include.partitions import Store
 from include.records import JudgeScore
-from include.settings import Settings, resolve_path
+from include.settings import Settings, SettingsError, resolve_path
 
 ALL_TASKS = "all"
 
@@ -71,12 +71,20 @@ def current_calibration(settings: Settings, task: str) -> Calibration | None:
     store = judging_state(settings)
     for name in (task, ALL_TASKS):
         if current := store.read_json(f"current-{name}.json"):
-            found = store.read_json(f"calibrations/{current['version']}.json")
-            return None if found is None else Calibration.model_validate(found)
+            path = f"calibrations/{current['version']}.json"
+            return _read(store.path(path), store.fs.cat_file(store.path(path))) if store.exists(path) else None
     default = settings.judge.calibration
     if default is None or not Path(resolve_path(default)).is_file():
         return None
-    return Calibration.model_validate_json(Path(resolve_path(default)).read_text(encoding="utf-8"))
+    return _read(resolve_path(default), Path(resolve_path(default)).read_bytes())
+
+
+def _read(path: str, content: bytes) -> Calibration:
+    try:
+        return Calibration.model_validate_json(content)
+    except ValueError as error:
+        mend = "make it anew with `python -m include.judging calibrate --store`"
+        raise SettingsError(f"{path} is not a calibration: {mend} ({error})") from error
 
 
 def refusals(calibration: Calibration | None, settings: Settings, now: datetime | None = None) -> list[str]:

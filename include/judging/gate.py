@@ -25,8 +25,8 @@ NEXT_STEPS = {
     "passed": "nothing to do",
     "empty": "nothing to do: no listing needed work",
     "failed": "nothing of this enhancement task was published; the copy of earlier runs stays in place. Look at the "
-    "examples; mend the prompt, the model or the limits, then clear this run's generation. Listings are tried again "
-    "as soon as their staleness key changes; the other enhancement tasks are not affected",
+    "examples; mend the prompt, the model or the limits, then clear open_run (downstream), which takes the settings of "
+    "now. Listings are tried again as soon as their staleness key changes; the other enhancement tasks are not affected",
     "broken": "nothing of this enhancement task was published, and its quality is unknown. Mend what the reasons name, "
     "then clear the named stage; finished texts are kept",
 }

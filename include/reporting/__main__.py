@@ -7,15 +7,16 @@ import json
 import sys
 from pathlib import Path
 
+from include.commands import command_line
 from include.reporting.preview import preview
 from include.reporting.report import write_report
 from include.reporting.summary import latest_run, summarise
 from include.reporting.text import summary_text
 from include.runs import CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE, Run, url_from_environment
-from include.settings import SettingsError, load_settings
-from include.warehouse.database import UnreachableError
+from include.settings import load_settings
 
 
+@command_line
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m include.reporting", description=__doc__)
     parser.add_argument("command", choices=["show", "report", "preview"])
@@ -27,15 +28,11 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.command != "preview" and not (args.run_dir or args.date):
         parser.error("name a run with --run-dir or --date")
-    try:
-        if args.command == "preview":
-            catalog, warehouse = map(url_from_environment, (CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE))
-            print(preview(load_settings(), catalog_url=catalog, warehouse_url=warehouse, rows=args.rows))
-            return 0
-        run = Run.open(args.run_dir) if args.run_dir else latest_run(args.date)
-    except (FileNotFoundError, SettingsError, UnreachableError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if args.command == "preview":
+        catalog, warehouse = map(url_from_environment, (CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE))
+        print(preview(load_settings(), catalog_url=catalog, warehouse_url=warehouse, rows=args.rows))
+        return 0
+    run = Run.open(args.run_dir) if args.run_dir else latest_run(args.date)
     if args.command == "report":
         print(write_report(run, args.out))
         return 0

@@ -21,7 +21,8 @@ def _manifest(run: Run, task: str, stage: str, bin_index: int | None = None) -> 
 
 def _throughput(run: Run, task: str) -> dict[str, Any]:
     """Engine figures over the task's bins: requests over busy time; the cache-hit rate is weighted by prompt tokens."""
-    bins = [_manifest(run, task, "generate", i) for i in range(len(run.bins(task)))]
+    planned = len(run.bins(task)) if run.store.exists(run.plan(task)) else 0
+    bins = [_manifest(run, task, "generate", i) for i in range(planned)]
     done = [m for m in bins if m]
 
     def total(name: str) -> float:
@@ -46,11 +47,13 @@ def _throughput(run: Run, task: str) -> dict[str, Any]:
 
 
 def _outcome(gate: dict[str, Any], reconciled: dict[str, Any], last_stage: str) -> str:
+    """`not_reconciled`: the load published its copy, and the counts were not read back."""
     if not gate:
         return f"stopped_after_{last_stage}"
     status = str(gate["status"])
     if status == "passed":
-        return "published" if reconciled.get("status") == "published" else "not_loaded"
+        waits = "not_reconciled" if last_stage == "load" else "not_loaded"
+        return "published" if reconciled.get("status") == "published" else waits
     return status if status == "empty" else f"gate_{status}"
 
 
@@ -70,7 +73,7 @@ def summarise_task(run: Run, task: str) -> dict[str, Any]:
         "judge": gate.get("judge")
         or {"sampled": 0, "evaluable": 0, "passed": 0, "errors": 0, "pass_rate": None, "ci95": None},
         "engine_profile": settings.engine,
-        **(_throughput(run, task) if extract else {}),
+        **_throughput(run, task),
     }
 
 

@@ -20,7 +20,7 @@ def interval(values: Any) -> str:
 def summary_text(summary: dict[str, Any]) -> str:
     """The summary as a table, one column per enhancement task, with reasons and the gate's words below it."""
     tasks = summary["tasks"]
-    width = max(14, *(len(name) + 2 for name in tasks))
+    width = max(14, *(len(text) + 2 for name, task in tasks.items() for text in (name, task["outcome"])))
     lines = [f"Run {summary['run_id']} of {summary['partition_date']}: {'ok' if summary['ok'] else 'FAILED'}", ""]
     rows: list[tuple[str, list[str]]] = [("", list(tasks))]
     rows += [(state, [str(t[state]) for t in tasks.values()]) for state in _STATES[:4]]
@@ -78,11 +78,11 @@ def alert_text(summary: dict[str, Any], gates: dict[str, dict[str, Any]], run_ur
     ]
     for name, task in failed_tasks(summary).items():
         gate = gates.get(name) or {}
-        waiting = task["extracted"] - task["unchanged"] - task["holdout"] - task["deferred"]
+        waiting = task["extracted"] - task["unchanged"] - task["holdout"] - task["deferred"] - task["loaded"]
+        kept = f"{waiting} listings keep their current copy" if task["extracted"] else "no listing was counted yet"
         lines += [
             "",
-            f"{name}: {task['outcome'].replace('_', ' ')}; {waiting} listings keep their current copy; "
-            f"published tonight: {task['loaded']}",
+            f"{name}: {task['outcome'].replace('_', ' ')}; {kept}; published tonight: {task['loaded']}",
         ]
         lines += [f"  - {reason}" for reason in gate.get("reasons", [])]
         judge = task["judge"]
@@ -111,7 +111,10 @@ def _next_step(name: str, task: dict[str, Any]) -> str:
             f"nothing of {name} was published, the staged copy is safe; mend the warehouse and clear "
             f"{name}.load (downstream): the load repeats without generating anything again"
         )
+    if task["outcome"] == "not_reconciled":
+        return f"the copy is live; read the log of {name}.reconcile, mend what it names and clear {name}.reconcile (downstream)"
+    failed = "extract" if task["outcome"] == "stopped_after_open" else f"the first failed task of {name}"
     return (
-        f"read the log of the first failed task of {name} and clear it (downstream): finished rows are kept and "
-        "only missing ones are generated again"
+        f"nothing of {name} was published; read the log of {failed}, mend it and clear it (downstream): "
+        "finished rows are kept and only missing ones are generated again"
     )

@@ -9,8 +9,9 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from include.commands import command_line
 from include.runs import Run
-from include.settings import SettingsError, load_settings
+from include.settings import load_settings
 from include.validation import pairs, stage, suite
 
 
@@ -33,23 +34,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@command_line
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Exit status: 0 done, 1 some pairs could not be read or a suite did not pass, 2 wrong configuration."""
+    """Runs one command. Exit status: 0 done, 1 some pairs could not be read or a suite did not pass, 2 an error on stderr."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        if options.command == "check":
-            return _check(options.task, options.input)
-        opened = Run.open(options.run_dir)
-        if options.command == "run":
-            print(json.dumps(stage.validate(opened, options.task, options.bin_index)["counts"]))
-            return 0
-        result = suite.check(opened, options.task)
-        print(json.dumps(result))
-        return 0 if result["status"] in ("passed", "empty") else 1
-    except (SettingsError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if options.command == "check":
+        return _check(options.task, options.input)
+    opened = Run.open(options.run_dir)
+    if options.command == "run":
+        print(json.dumps(stage.validate(opened, options.task, options.bin_index)["counts"]))
+        return 0
+    result = suite.check(opened, options.task)
+    print(json.dumps(result))
+    return 0 if result["status"] in ("passed", "empty") else 1
 
 
 def _check(task: str, path: str) -> int:

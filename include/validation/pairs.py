@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from include.records import Listing
 from include.settings import Settings
 from include.validation.checker import Checker
 from include.validation.view import Source
@@ -26,7 +27,7 @@ def check_lines(lines: Iterable[bytes], settings: Settings, task: str) -> Iterat
         row: Any = None
         try:
             try:
-                row = json.loads(line)
+                row = json.loads(line, parse_constant=_refuse)
             except RecursionError:
                 raise ValueError("the JSON is nested too deeply") from None
             if not isinstance(row, dict):
@@ -35,14 +36,22 @@ def check_lines(lines: Iterable[bytes], settings: Settings, task: str) -> Iterat
         except ValueError as error:  # JSON and Unicode errors are ValueErrors, too
             message = f'line {number}: {error}; wanted {{"id", "source": {{"title", "description", "locale"}}, "output", "finish_reason"}}'
             log.error(message)
-            name = row.get("id") if isinstance(row, dict) else None
+            name = row["id"] if isinstance(row, dict) and isinstance(row.get("id"), str) else None
             yield {"id": name, "ok": False, "reasons": ["invalid_input"], "output": "", "error": message}
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON: leave the value out, or write it as text")
 
 
 def _check(row: dict[str, Any], checkers: dict[bool | None, Checker], settings: Settings, task: str) -> dict[str, Any]:
     source, output, thinking = row.get("source") or {}, row.get("output"), row.get("thinking")
     if not isinstance(source, dict):
         raise ValueError("source must be an object")
+    if unknown := source.keys() - Listing.__annotations__.keys():
+        raise ValueError(f"source has no field {min(unknown)!r}: rename or remove it")
+    if not isinstance(row.get("id"), str | None):
+        raise ValueError(f"id must be text, not {row['id']!r:.40}: put it in quotes")
     if output is not None and not isinstance(output, str):
         raise ValueError(f"output must be text, not {type(output).__name__}")
     if thinking is not None and not isinstance(thinking, bool):

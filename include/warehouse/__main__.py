@@ -8,22 +8,15 @@ import sys
 from datetime import UTC, date, datetime
 from typing import Any
 
-from include.partitions import TornPartError, plain_json
-from include.records import AccountingError
+from include.commands import command_line
+from include.partitions import plain_json
 from include.runs import WAREHOUSE_URL_VARIABLE, Run, url_from_environment
-from include.settings import SettingsError, load_settings, resolve_path
+from include.settings import load_settings, resolve_path
 from include.warehouse import leases
-from include.warehouse.database import UnreachableError
-from include.warehouse.load import LoadRefusedError, load, reconcile
-from include.warehouse.migrate import OldSchemaError, migrate
-from include.warehouse.revert import RevertError, revert
-from include.warehouse.upkeep import PinError, clean_parts, clean_warehouse, pin
-
-_ERRORS = (
-    UnreachableError, LoadRefusedError, OldSchemaError, AccountingError, TornPartError, FileNotFoundError, SettingsError,
-    leases.LeaseHeldError,
-    RevertError, PinError,
-)  # fmt: skip
+from include.warehouse.load import load, reconcile
+from include.warehouse.migrate import migrate
+from include.warehouse.revert import revert
+from include.warehouse.upkeep import clean_parts, clean_warehouse, pin
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,20 +60,20 @@ def _run(args: argparse.Namespace, url: str) -> Any:
         pin(args.merchant, args.listing, args.task, warehouse_url=url, text=text, on=on)
         return {"pinned": on}
     if args.command == "clean":
-        data_url = resolve_path(load_settings().pipeline.data_url)
-        folders = clean_parts(data_url, args.days, datetime.now(UTC).date())
-        return clean_warehouse(args.days, warehouse_url=url) | {"run_folders": folders}
+        if args.days < 1:
+            raise ValueError(f"--days is {args.days}: give 1 or more, the days that are kept")
+        data_url, cleaned = (
+            resolve_path(load_settings().pipeline.data_url),
+            clean_warehouse(args.days, warehouse_url=url),
+        )
+        return cleaned | {"run_folders": clean_parts(data_url, args.days, datetime.now(UTC).date())}
     stage = load if args.command == "load" else reconcile
     return stage(Run.open(args.run_dir), args.task, warehouse_url=url)
 
 
+@command_line
 def main(argv: list[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    try:
-        result = _run(args, url_from_environment(WAREHOUSE_URL_VARIABLE))
-    except _ERRORS as error:
-        print(f"error: {error.args[0] if error.args else error}", file=sys.stderr)
-        return 2
+    result = _run(_parser().parse_args(argv), url_from_environment(WAREHOUSE_URL_VARIABLE))
     print(json.dumps(plain_json(result), indent=2, ensure_ascii=False))
     return 0
 

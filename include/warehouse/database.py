@@ -67,11 +67,15 @@ def _on_begin(connection: sa.Connection) -> None:
 
 @cache
 def engine_for(url: str) -> sa.Engine:
-    """The engine of a URL; the same one for every call in this process."""
-    parsed = normalise_url(url)
-    if parsed.get_backend_name() == "postgresql":
-        return sa.create_engine(parsed, pool_pre_ping=True, connect_args={"options": "-c timezone=UTC"})
-    engine = sa.create_engine(parsed)
+    """The engine of a URL; the same one for every call in this process. Raises UnreachableError for a URL that is none."""
+    try:
+        parsed = normalise_url(url)
+        if parsed.get_backend_name() == "postgresql":
+            return sa.create_engine(parsed, pool_pre_ping=True, connect_args={"options": "-c timezone=UTC"})
+        engine = sa.create_engine(parsed)
+    except (sa.exc.ArgumentError, ImportError) as error:  # neither the value nor make_url's words: they hold a password
+        wanted = "give SQLAlchemy's form, such as postgresql://user@host/name, and install its driver"
+        raise UnreachableError(f"a database URL cannot be used ({type(error).__name__}): {wanted}") from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_begin)
@@ -84,7 +88,7 @@ def connect(url: str) -> Iterator[sa.Connection]:
     engine = engine_for(url)
     try:
         connection = engine.connect()
-    except sa.exc.OperationalError as error:
+    except sa.exc.DBAPIError as error:
         shown = engine.url.render_as_string(hide_password=True)
         raise UnreachableError(
             f"cannot reach {shown}: {str(error.orig).strip()}; check that it runs and that the connection is right. "

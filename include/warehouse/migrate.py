@@ -27,7 +27,7 @@ def _config(connection: sa.Connection | None = None) -> Config:
 
 def migrate(url: str) -> str:
     """Brings the warehouse to the newest schema in one transaction; does nothing where it is there. Returns its revision."""
-    parsed = sa.make_url(url)
+    parsed = engine_for(url).url
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         _let_readers_and_writer_be(url)

@@ -136,7 +136,10 @@ def report(run_dir: str) -> str:
 
 
 def finish(run_dir: str | None) -> None:
-    """Gives the leases back, sends one alert if anything failed, and then fails the run."""
+    """Sends one alert if anything failed, gives the leases back, and then fails the run.
+
+    The alert comes first: a warehouse that is away, or a run whose files cannot be read, must not keep it from on-call.
+    """
     from include.partitions import Store
     from include.reporting.summary import summarise
     from include.reporting.text import alert_subject, alert_text
@@ -146,21 +149,28 @@ def finish(run_dir: str | None) -> None:
     base = conf.get("api", "base_url", fallback="") or ""
     url = f"{base.rstrip('/')}/dags/{context['dag'].dag_id}/runs/{context['run_id']}" if base else ""
     channel = Variable.get("alert_connection", default=None) or None
-    if run_dir is None or Store(run_dir).read_json("run.json") is None:
-        send_alert(
-            "Listing enhancement: the run could not be opened",
-            f"{url}\nnothing was read or written; next: read the log of open_run, mend it and clear it",
-            conn_id=channel,
-            dedup_key=f"{context['run_id']}/open",
+    subject = body = ""
+    try:
+        if run_dir is None or Store(run_dir).read_json("run.json") is None:
+            subject = "Listing enhancement: the run could not be opened"
+            body = f"{url}\nno listing was read and nothing was published; next: read the log of open_run, mend what it names (a "
+            body += "database, a setting, a run whose lease it waited for) and clear open_run with its downstream tasks"
+        else:
+            run = _run(run_dir)
+            summary = summarise(run)
+            gates = {task: run.store.read_json(run.manifest(task, "gate")) for task in run.spec.enhancement_tasks}
+            if not summary["ok"]:
+                subject, body = alert_subject(summary), alert_text(summary, gates, url)
+    except Exception as error:
+        subject = "Listing enhancement: the run's results cannot be read"
+        body = (
+            f"{url}\ndata {run_dir}\n{error}\nnext: mend what the line above names and clear finish; it changes no copy"
         )
-        raise AirflowFailException("the run was never opened")
-    run = _run(run_dir)
-    for enhancement_task in run.spec.enhancement_tasks:
-        release(run, enhancement_task, warehouse_url=sqlalchemy_url(WAREHOUSE))
-    summary = summarise(run)
-    if summary["ok"]:
-        return
-    gates = {task: run.store.read_json(run.manifest(task, "gate")) for task in run.spec.enhancement_tasks}
-    subject, body = alert_subject(summary), alert_text(summary, gates, url)
-    send_alert(subject, body, conn_id=channel, dedup_key=f"{context['run_id']}/{subject}")
-    raise AirflowFailException(subject)
+    if subject:
+        send_alert(subject, body, conn_id=channel, dedup_key=f"{context['run_id']}/{subject}")
+    if run_dir is not None and Store(run_dir).exists("run.json"):
+        run = _run(run_dir)
+        for enhancement_task in run.spec.enhancement_tasks:
+            release(run, enhancement_task, warehouse_url=sqlalchemy_url(WAREHOUSE))
+    if subject:
+        raise AirflowFailException(subject)

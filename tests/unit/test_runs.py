@@ -115,8 +115,9 @@ def test_bins_name_their_parts_in_shard_order(spec: RunSpec) -> None:
         run.store.write_part(f"{run.work('title', shard)}/part-00000.parquet", WorkItem, [])
     assert run.work_parts("title", 0) == [f"work/title/shard-0000{shard}/part-00000.parquet" for shard in (2, 0)]
     assert run.work_parts("title", 1) == ["work/title/shard-00001/part-00000.parquet"]
-    with pytest.raises(IndexError):
-        run.work_parts("title", 2)
+    for missing in (2, -1):
+        with pytest.raises(SettingsError, match=f"has no bin {missing} of title: its plan has 2"):
+            run.work_parts("title", missing)
 
 
 def test_every_stage_and_bin_has_a_place_of_its_own() -> None:

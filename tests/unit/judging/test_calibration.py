@@ -14,7 +14,7 @@ from include.judging.fitting import compare, cross_fitted, fit, flips, pick_thre
 from include.judging.labels import LabelsError, read_labels, reweighted
 from include.judging.rubric import rubric_version
 from include.records import JudgeScore, JudgeVerdict
-from include.settings import load_settings
+from include.settings import SettingsError, load_settings
 from tests.unit.judging.test_scoring import CLEAN, Judge
 
 PASS, FAIL = JudgeVerdict.PASS, JudgeVerdict.FAIL
@@ -167,6 +167,15 @@ def test_a_calibration_is_stored_and_found_again(pairs, settings):
     store_calibration(settings, own, "title")
     assert current_calibration(settings, "title").version == own.version != found.version
     assert current_calibration(settings, "description").version == found.version
+
+
+def test_a_calibration_that_cannot_be_read_is_named_with_the_next_step(settings, tmp_path):
+    shipped = tmp_path / "calibration.json"
+    configured = settings.judge.model_copy(update={"calibration": str(shipped)})
+    for content in ("{", "{}", "\x00"):
+        shipped.write_text(content)
+        with pytest.raises(SettingsError, match=r"calibration\.json is not a calibration: .*judging calibrate"):
+            current_calibration(settings.model_copy(update={"judge": configured}), "title")
 
 
 def test_refused_when_stale_weak_or_for_another_judge_or_rubric(pairs, settings):

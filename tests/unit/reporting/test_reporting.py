@@ -128,12 +128,22 @@ def test_a_load_that_never_happened_fails_the_run_and_says_it_is_safe_to_clear(r
         finish_task(run, task)
     run.store.remove(run.manifest("title", "reconcile"))
     summary = summarise(run)
+    assert summary["tasks"]["title"]["outcome"] == "not_reconciled"
+    assert "3 listings keep their current copy; published tonight: 6" in alert_text(summary, {}, "")
+    assert "the copy is live" in alert_text(summary, {}, "")
+    run.store.remove(run.manifest("title", "load"))
+    summary = summarise(run)
     assert summary["tasks"]["title"]["outcome"] == "not_loaded"
     assert "clear title.load" in alert_text(summary, {}, "")
 
 
 def test_a_run_that_stopped_early_says_after_which_stage(run: Run) -> None:
-    assert summarise(run)["tasks"]["title"]["outcome"] == "stopped_after_open"
+    summary = summarise(run)
+    assert summary["tasks"]["title"]["outcome"] == "stopped_after_open"
+    assert "no listing was counted yet" in alert_text(summary, {}, "")
+    assert "read the log of extract" in alert_text(summary, {}, "")
+    assert "stopped_after_open  stopped_after_open" in summary_text(summary)
+    assert "stopped after open" in Path(write_report(run)).read_text(encoding="utf-8").replace("_", " ")
 
 
 def test_nothing_to_do_is_a_good_night(run: Run) -> None:

@@ -259,11 +259,15 @@ def test_a_row_whose_source_gives_orders_is_flagged(check):
     [
         b"{broken\n",
         b"[1, 2]\n",
-        b'{"id": 7, "source": 3, "output": "x"}\n',
-        b'{"id": 7, "output": 3}\n',
-        b'{"id": 7, "output": "x", "thinking": "yes"}\n',
+        b'{"id": "7", "source": 3, "output": "x"}\n',
+        b'{"id": "7", "output": 3}\n',
+        b'{"id": "7", "output": "x", "thinking": "yes"}\n',
         b"\xff\xfe\n",
-        b'{"id": 7, "source": {"title": 4}, "output": "x"}\n',
+        b'{"id": "7", "source": {"title": 4}, "output": "x"}\n',
+        b'{"id": "7", "source": {"titel": "x"}, "output": "Blue mug"}\n',
+        b'{"id": NaN, "output": "Blue mug"}\n',
+        b'{"id": 7, "output": "Blue mug"}\n',
+        b'{"id": "7", "source": {"attributes": {"size": Infinity}}, "output": "Blue mug"}\n',
     ],
 )
 def test_a_line_that_cannot_be_read_says_so_and_the_rest_go_on(check, line):
@@ -271,6 +275,7 @@ def test_a_line_that_cannot_be_read_says_so_and_the_rest_go_on(check, line):
     assert [v["ok"] for v in verdicts] == [False, True]
     assert verdicts[0]["reasons"] == ["invalid_input"]
     assert verdicts[0]["error"].startswith("line 1: ")
+    assert verdicts[0]["id"] in ("7", None), "an id that is no text is not passed on"
     assert check.status == 1
 
 
