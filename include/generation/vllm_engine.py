@@ -82,13 +82,16 @@ def json_grammar(schema: str) -> str:
 class VllmEngine:
     """One vLLM engine of one profile, with its LoRA adapters. See include.generation.engine.Engine."""
 
+    _limits: Path | None = None  # file of an adjustable scheduler's limits
+
     def __init__(self, profile: EngineProfile, *, adapters: Sequence[str] = (), adjustable: bool = False) -> None:
         """Starts the engine core, within `profile.start_timeout_s`. Raises EngineStartError with vLLM's own reason.
 
         With `adjustable`, `limit` may lower the scheduler's limits later.
         """
         self.profile = profile
-        self._limits = Path(tempfile.mkstemp(prefix="engine-limits-")[1]) if adjustable else None
+        if adjustable:
+            self._limits = Path(tempfile.mkstemp(prefix="engine-limits-")[1])
         self._engine: Any = None
         self._others = child_pids()
         self._merged: str | None = None

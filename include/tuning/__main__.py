@@ -1,4 +1,4 @@
-"""Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device, `report` writes the page.
+"""Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device.
 
 A run needs prompts: `--run-dir` of finished nightly runs, or `--prompts`, a JSON Lines file of chat messages.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,8 +33,6 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("--profile", type=Path, required=True)
     ceilings = commands.add_parser("ceilings", help="measure the device's ceilings under load")
     ceilings.add_argument("--out", type=Path)
-    report = commands.add_parser("report", help="write the report of a tuning run")
-    report.add_argument("--dir", type=Path, required=True)
     return parser
 
 
@@ -103,12 +100,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out:
             options.out.write_text(json.dumps(found, indent=2), encoding="utf-8")
         print(json.dumps(found))
-        return 0
-    if options.command == "report":
-        from include.tuning.report import write_report
-
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-        print(write_report(options.dir))
         return 0
     return run_child(lambda: _run(options))
 

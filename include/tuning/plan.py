@@ -32,8 +32,8 @@ class Candidate(Frozen):
 
     name: str
     model: str | None = None  # a quantized checkpoint's folder or id; None: the profile's own weights
-    engine_args: dict[str, Any] = {}
-    environment: dict[str, str] = {}
+    engine_args: dict[str, Any] = Field(default={})
+    environment: dict[str, str] = Field(default={})
     engines: Count = 1  # side by side on one device; each gets its share of the memory
 
     def profile(self, base: EngineProfile) -> EngineProfile:
@@ -89,7 +89,7 @@ class TuningSettings(Frozen):
 
     grid: Grid
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    baseline_engine_args: dict[str, Any] = {"dtype": "bfloat16"}  # everything else is vLLM's default
+    baseline_engine_args: dict[str, Any] = Field(default={"dtype": "bfloat16"})  # everything else is vLLM's default
     requests: Count = 2_000  # of one measurement that counts
     probe_requests: Count = 500  # of a first look at a cell
     hopeless: Share = 0.8  # a cell whose first look is below this share of the best is not measured further
@@ -100,7 +100,9 @@ class TuningSettings(Frozen):
     margin: Share = 0.02  # most that pass rates may fall, in the paired comparison
     alpha: float = Field(default=0.05, gt=0, lt=1)
     gpu_hour_price: float = Field(default=0.0, ge=0)  # for the report's cost figures
-    hosted_price_per_million: dict[str, float] = {}  # hosted batch price by enhancement task, with its source below
+    hosted_price_per_million: dict[str, float] = Field(
+        default={}
+    )  # hosted batch price by enhancement task, with its source below
     hosted_price_source: str = ""
 
     @model_validator(mode="after")

@@ -128,6 +128,5 @@ def profile_steps(
         traces = sorted(Path(folder).rglob("*.json*"), key=lambda path: path.stat().st_size)
         if not traces:
             raise RuntimeError("the engine wrote no trace")
-        opened = gzip.open(traces[-1], "rt") if traces[-1].suffix == ".gz" else traces[-1].open(encoding="utf-8")
-        with opened as file:
-            return account(json.load(file)["traceEvents"])
+        content = traces[-1].read_bytes()
+        return account(json.loads(gzip.decompress(content) if traces[-1].suffix == ".gz" else content)["traceEvents"])

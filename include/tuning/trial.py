@@ -25,7 +25,8 @@ WARM_UP = 64
 
 def emit(**values: Any) -> None:
     """One result line on standard output."""
-    print("RESULT " + json.dumps(values), flush=True)
+    sys.stdout.write("RESULT " + json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
 def taken(requests: Sequence[Request], count: int) -> Iterator[Request]:

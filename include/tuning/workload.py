@@ -28,7 +28,7 @@ def requests_of_runs(run_dirs: Iterable[str], task: str, settings: Settings, *, 
     Reservoir sampling (Vitter 1985), so that memory holds no more than the draw. Raises FileNotFoundError for a folder
     that is no run.
     """
-    draw, number = random.Random(seed), 0
+    draw, number = random.Random(seed), 0  # noqa: S311 - a draw, no secret
     kept: list[WorkItem] = []
     enhancement = settings.task(task)
     profile = settings.engines[enhancement.engine]
@@ -84,7 +84,7 @@ def write_requests(path: Path, requests: Iterable[Request]) -> None:
 
 def fixed_lengths(requests: Iterable[Request], lengths: Sequence[int], seed: int) -> Iterator[Request]:
     """The requests with an output length drawn for each, for a model whose weights mean nothing."""
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311
     for request in requests:
         sampling = {**request.sampling_params, "max_tokens": draw.choice(lengths), "ignore_eos": True}
         yield replace(request, sampling_params=sampling)
@@ -95,9 +95,9 @@ def synthetic(requests: Sequence[Request], count: int, seed: int) -> Iterator[Re
 
     Only the last message differs between prompts; its text up to where all of them agree is the fixed part.
     """
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311
     texts = [str(request.messages[-1]["content"]) for request in requests]
-    prefix = os.path.commonprefix(texts)
+    prefix = os.path.commonprefix(texts)  # noqa: RUF071 - by characters is what is wanted
     bodies = [text[len(prefix) :].split() for text in texts]
     words = [word for body in bodies for word in body]
     for number in range(count):
@@ -130,7 +130,7 @@ class Lengths:
 
 def shared_prefix(prompts: Iterable[Sequence[int]], most: int = 1_000) -> int:
     """Tokens that the first `most` tokenized prompts begin with alike."""
-    return len(os.path.commonprefix([list(tokens) for tokens in islice(prompts, most)]))
+    return len(os.path.commonprefix([list(tokens) for tokens in islice(prompts, most)]))  # noqa: RUF071
 
 
 def describe(prompts: Sequence[Sequence[int]], outputs: Sequence[int]) -> dict[str, Any]:
