@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--task", default="title")
     parser.add_argument("--rows", type=int, default=400)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--arms", nargs="*", choices=ARMS, default=list(ARMS))
     parser.add_argument("--dummy", action="store_true", help="a model of Qwen3-4B's shape without weights, on a GPU")
     parser.add_argument("--engines", type=int, default=1, help="also this many workers side by side")
     parser.add_argument("--skip-memory", action="store_true")
