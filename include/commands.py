@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
-import sqlalchemy as sa
 from pydantic import ValidationError
 
 P = ParamSpec("P")
@@ -26,7 +25,9 @@ def command_line(main: Callable[P, int]) -> Callable[P, int]:
         status, error = 2, None  # type: int, Exception | None
         try:
             status = main(*args, **kwargs)
-        except (OSError, ValueError, RuntimeError, sa.exc.SQLAlchemyError, sqlite3.Error) as caught:
+        except Exception as caught:
+            if not isinstance(caught, (OSError, ValueError, RuntimeError, *_database_errors())):
+                raise
             error = caught
         try:
             if sys.stdout:
@@ -43,6 +44,12 @@ def command_line(main: Callable[P, int]) -> Callable[P, int]:
     return ended
 
 
+def _database_errors() -> tuple[type[Exception], ...]:
+    """SQLAlchemy's only where a command has loaded it: a GPU host may lack it."""
+    loaded = sys.modules.get("sqlalchemy.exc")
+    return (sqlite3.Error, *([loaded.SQLAlchemyError] if loaded else []))
+
+
 def _told(error: Exception) -> str:
     """What happened and what to do, in one line. Messages of this project say both; others are made to."""
     text, ours = str(error), type(error) in (ValueError, RuntimeError) or type(error).__module__.startswith("include.")
@@ -51,6 +58,6 @@ def _told(error: Exception) -> str:
         text = f"{error.title}, {'.'.join(map(str, first['loc']))}: {first['msg']}"
     elif isinstance(error, OSError) and not (ours := error.strerror is None):
         text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    elif isinstance(error, (sa.exc.DBAPIError, sqlite3.Error)):
+    elif isinstance(error, _database_errors()):
         text = f"the database refused: {getattr(error, 'orig', error)}; a missing table comes by `python -m include.warehouse migrate`"
     return " ".join(text.split()) + ("" if ours else "; mend that and run the command again, finished work is kept")
