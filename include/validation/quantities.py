@@ -287,7 +287,7 @@ def _all_literal(tokens: list[str], source: str) -> bool:
     pieces = {
         " ".join(tokens[i : i + 2])
         for i, t in enumerate(tokens)
-        if not t.isalpha() and (t[0].isdigit() or t[-1].isdigit() or _DIGIT.search(t))
+        if not t.isalpha() and (t[0].isdecimal() or t[-1].isdecimal() or _DIGIT.search(t))
     }
     if len(pieces) > _MOST_UNPROVEN or len(source) > _LONG_SOURCE:
         return False
