@@ -3,6 +3,9 @@
 Writes build/bench/validation.json. The listings lie beside the project in ../shared/data (or where --data says) and are
 not part of it; without them there is nothing to measure, and this says so and fails.
 
+Speed is rows by seconds of this process's processor time (`time.process_time`), so that waiting for a shared machine does
+not count; a neighbour on the same core still slows it.
+
 False alarms: human-written text is passed off as output. So that "the source says so, too" excuses nothing, a text is
 judged against the listing's other field only; validators that check facts against the source are measured on pairs that
 people labelled as consistent. The raw rate counts every alarm; the adjudicated one leaves out those of

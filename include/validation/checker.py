@@ -120,7 +120,8 @@ class Checker:
     def _reasons(self, found: Sequence[tuple[Validator, bool | Sequence[str]]]) -> tuple[str, ...]:
         """The reason codes of validators' answers, less those that the task has disabled."""
         codes = [code for v, holds in found if holds for code in (v.codes if holds is True else holds)]
-        return tuple(code for code in codes if code not in self.context.settings.disabled)
+        disabled = self.context.settings.disabled
+        return tuple([code for code in codes if code not in disabled] if disabled else codes)
 
     def check(self, source: Source, output: str, finish_reason: str = "stop") -> Outcome:
         """The verdict on one output. Pure and deterministic; never raises for any text."""
@@ -129,7 +130,7 @@ class Checker:
         text, repairs, answered = repair(output, field, thinking=context.thinking)
         view = View(source, text, finish_reason, context, answered)
         for fatal in self.fatal:
-            if fatal_reasons := self._reasons([(fatal, fatal.check(view))]):
+            if (holds := fatal.check(view)) and (fatal_reasons := self._reasons([(fatal, holds)])):
                 return Outcome("", fatal_reasons, repairs, ())
         if not text:  # a task that has disabled `empty_output`
             return Outcome(text, (), repairs, ())
@@ -139,8 +140,10 @@ class Checker:
         found = [(v, holds) for check, v in self.called_for(marks) if (holds := check(view))]
         if not found:
             return Outcome(text, (), repairs, ())
-        codes = self._reasons(found)
-        reasons = tuple(code for code in codes if code not in self.flags)
+        reasons, flags = self._reasons(found), tuple[str, ...]()
+        if not self.flags.isdisjoint(reasons):
+            flags = tuple(code for code in reasons if code in self.flags)
+            reasons = tuple(code for code in reasons if code not in self.flags)
         if "invisible_chars" in reasons:
             text = without_invisible(text)
-        return Outcome(text, reasons, repairs, tuple(code for code in codes if code in self.flags))
+        return Outcome(text, reasons, repairs, flags)

@@ -65,18 +65,15 @@ def script_leak(view: View) -> bool:
     """
     if view.invents(_MIXED):
         return True
-    main = _main_scripts(view.source)
-    runs = [
-        run
-        for run in {run.translate(_SAME) for run in _FOREIGN.findall(view.output)}
-        if not main.issuperset([script_of(c) for c in set(run) if c.isalpha()])
-        and (len(run) > 1 or script_of(run) != "GREEK")
-    ]
-    if not runs or not main:
-        return False
     source = view.source.lower.translate(_SAME)
     known = source if len(source) <= _LONG_SOURCE else frozenset(_FOREIGN.findall(source))
-    return any(run.lower() not in known for run in runs)
+    runs = [run for run in {run.translate(_SAME) for run in _FOREIGN.findall(view.output)} if run.lower() not in known]
+    main = _main_scripts(view.source) if runs else frozenset[str]()
+    return bool(main) and any(
+        not main.issuperset([script_of(c) for c in set(run) if c.isalpha()])
+        and (len(run) > 1 or script_of(run) != "GREEK")
+        for run in runs
+    )
 
 
 @cache

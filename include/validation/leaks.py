@@ -14,6 +14,7 @@ _TOKEN = re.compile(
     r"|(?<=\w)[ĠĊ](?=\w|$)",
     re.I,
 )
+_SPACE_MARK = re.compile("[ĠĊġċ]")
 _ROLE = re.compile(
     r"(?:^|[.!?>\n])[ \t]*(?:(?:assistant|user|system|model)[ \t]*\n|(?:assistant|user):[ \t])|\n[ \t]*(?:assistant|user|model)$|\bassistant[ \t]*\n"
 )
@@ -59,7 +60,7 @@ _META_ANYWHERE = re.compile(
 def token_leak(view: View) -> bool:
     """A turn, stop or padding token, or a chat role as literal text."""
     text, special = view.output, view.task.special_tokens
-    if ("<" in text or "[" in text or not text.isascii()) and view.invents(_TOKEN):
+    if ("<" in text or "[" in text or (not text.isascii() and _SPACE_MARK.search(text))) and view.invents(_TOKEN):
         return True
     if special is not None and any(map(text.__contains__, view.task.special_starts)) and special.search(text):
         return True

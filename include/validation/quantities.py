@@ -284,7 +284,11 @@ def _literal(needle: str, text: str) -> bool:
 
 def _all_literal(tokens: list[str], source: str) -> bool:
     """Whether every piece with a digit, with the piece behind it, stands in the source: the usual case, and a cheap test."""
-    pieces = {" ".join(tokens[i : i + 2]) for i, t in enumerate(tokens) if not t.isalpha() and _DIGIT.search(t)}
+    pieces = {
+        " ".join(tokens[i : i + 2])
+        for i, t in enumerate(tokens)
+        if not t.isalpha() and (t[0].isdecimal() or t[-1].isdecimal() or _DIGIT.search(t))
+    }
     if len(pieces) > _MOST_UNPROVEN or len(source) > _LONG_SOURCE:
         return False
     padded = f" {source} ".replace("\n", " ")

@@ -12,7 +12,7 @@ from include.validation.view import View, nfc
 _RUN = re.compile(r"([^\W\d_])\1{7}|([^\s\d.,_*=~#-])\2{11}|([\d.,_*=~#-])\3{39}")
 _TIGHT = re.compile(r"([^\W\d_].{1,23}?)\1{3}", re.S)
 _MAX_PERIOD = 24  # tokens
-_SHORT_TOKEN, _TIGHT_TOKEN = 8, 16  # characters; shorter pieces are not looked into
+_TIGHT_TOKEN = 16  # characters; in shorter pieces only runs are looked for
 
 
 def repeated_ngram_ratio(tokens: Sequence[str], n: int = 3) -> float:
@@ -57,8 +57,8 @@ def is_doubled(tokens: Sequence[str]) -> bool:
 def repetition(view: View) -> bool:
     """More repeated 3-grams than `max_repeated_ngram_ratio` (from 14 words), a phrase in a loop, or the text said twice."""
     tokens = view.tokens
-    if len(tokens) < 4 or len(set(tokens)) == len(tokens):
-        return False
+    if len(tokens) < 4 or len(set(tokens)) == len(tokens) or len(view.pairs) == len(tokens) - 1:
+        return False  # no word, or no two words running, come again
     ratio = repeated_ngram_ratio(tokens) if len(tokens) >= 14 else 0.0
     if ratio > view.settings.max_repeated_ngram_ratio:
         return True
@@ -68,13 +68,13 @@ def repetition(view: View) -> bool:
 @validator("char_repetition")
 def char_repetition(view: View) -> bool:
     """One character in a long run, or a short string four times running without spaces (also in scripts without spaces)."""
-    for token in [token for token in view.tokens if len(token) > _SHORT_TOKEN]:
-        # either fault says at least six of its characters again
-        if len(token) - len(set(token)) > 5 and (
-            _RUN.search(token) or (len(token) >= _TIGHT_TOKEN and _TIGHT.search(token))
-        ):
-            return True
-    return False
+    # A run of eight in a shorter piece goes over its middle; either fault says at least six of its characters again.
+    long = [t for t in view.tokens if len(t) > 8 and (len(t) >= _TIGHT_TOKEN or t[7] == t[8] or t[7] == t[6])]
+    return any(
+        len(token) - len(set(token)) > 5
+        and (_RUN.search(token) or (len(token) >= _TIGHT_TOKEN and _TIGHT.search(token)))
+        for token in long
+    )
 
 
 @validator("copied_through")
@@ -88,5 +88,5 @@ def copied_through(view: View) -> bool:
         return bool(tokens)
     if len(tokens) < 3 or len(source) < 3 or 2 * min(len(tokens), len(source)) < limit * (len(tokens) + len(source)):
         return False
-    ours, theirs = set(pairwise(tokens)), set(pairwise(source))
+    ours, theirs = view.pairs, set(pairwise(source))
     return 2 * len(ours & theirs) / (len(ours) + len(theirs)) >= limit

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import regex
@@ -161,6 +162,11 @@ class View:
         return self.lower.split()
 
     @lazy
+    def pairs(self) -> set[tuple[str, str]]:
+        """Neighbours among the tokens."""
+        return set(pairwise(self.tokens))
+
+    @lazy
     def words(self) -> list[str]:
         """Runs of letters, lower case."""
         return words_of(self.lower)
@@ -168,8 +174,12 @@ class View:
     @lazy
     def novel_words(self) -> list[str]:
         """The output's words that the source does not hold, not even as a part of a word."""
-        known = self.source.lower if len(self.source.lower) <= _LONG_SOURCE else self.source.words
-        return [word for word in self.words if word not in known]
+        source, text = self.source, self.lower
+        if len(source.lower) < 4 * len(text):  # a set of the source's pieces costs less than many searches
+            said = frozenset(source.lower.split())
+            text = " ".join([token for token in self.tokens if token not in said])
+        known = source.lower if len(source.lower) <= _LONG_SOURCE else source.words
+        return [word for word in words_of(text) if word not in known]
 
     def invents(self, pattern: re.Pattern[str] | regex.Pattern[str]) -> bool:
         """Whether the pattern's first match in the output is absent from the source, letter for letter."""

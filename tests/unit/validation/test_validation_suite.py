@@ -9,6 +9,10 @@ import pandas as pd
 import pytest
 
 from include.expectations import Rule, TableRules, check_tables, content_rules, plain
+from include.judging.gate import decide
+from include.records import QuarantinedRow
+from include.reporting.summary import summarise
+from include.reporting.text import alert_text
 from include.validation import suite
 from include.validation.stage import validate
 from tests.validating import answer, settings_with, work_item
@@ -50,6 +54,26 @@ def test_figures_of_a_failed_gate_stand_in_its_result(make_run) -> None:
     assert rate["expected"]["min_value"] == 0.9
     assert result["aggregate"] == {"accepted": 10, "meta_text": 30}
     assert run.store.list("quarantine/title/validate-0000"), "the full list of failing ids is where the result says"
+
+
+def test_the_alert_alone_says_which_expectation_failed_by_how_much_and_where_the_listings_are(make_run) -> None:
+    items = [work_item(n) for n in range(40)]
+    rows = [(i, answer(i, "Sure! Acme dripper" if n < 30 else "Acme ceramic stand")) for n, i in enumerate(items)]
+    run = validated(make_run, rows, gate={"min_validator_pass_rate": 0.9})
+    run.store.write_json(run.manifest("title", "extract"), {"rows": 40, "bins": 1, "counts": {"extracted": 40}})
+    run.store.write_bytes("run.json", run.spec.model_dump_json().encode())
+    gates = {"title": decide(run, "title")}
+    text = alert_text(summarise(run), gates)
+    (line,) = [line for line in text.splitlines() if "validator pass rate" in line]
+    observed, expected = line.split(", expected ")
+    assert "0.25" in observed
+    assert "0.9" in expected
+    assert "40 listings keep their current copy" in text
+    assert "top reasons: meta_text 30" in text
+    folder = text.split("all failing ids: ")[1].split("\n")[0]
+    assert folder == f"{run.store.url}/quarantine/title"
+    listed = list(run.store.read_rows(f"{folder.removeprefix(run.store.url)[1:]}/validate-0000", QuarantinedRow))
+    assert {row.listing_id for row in listed} == {i.listing_id for i in items[:30]}
 
 
 def test_a_dead_bin_costs_completeness_only(make_run) -> None:
