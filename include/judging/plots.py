@@ -11,7 +11,8 @@ from include.judging.agreement import Comparison
 _BLUE, _ORANGE, _GREY = "#1f77b4", "#ff7f0e", "#888888"
 
 
-def _figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (8.0, 4.0)) -> tuple[Any, Any]:
+def new_figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (8.0, 4.0)) -> tuple[Any, Any]:
+    """A figure that needs no display, and its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -20,15 +21,16 @@ def _figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (8.0, 4
     return figure, figure.subplots(rows, columns)
 
 
-def _png(figure: Any) -> bytes:
+def as_png(figure: Any, dpi: int = 110) -> bytes:
+    """The figure as a PNG file's bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 
 def calibration_plot(rows: Sequence[Comparison], threshold: float, report: Mapping[str, Any]) -> bytes:
     """Scores of texts that people pass and fail with the threshold, and sensitivity and specificity by origin."""
-    figure, (left, right) = _figure(1, 2, (11.0, 4.2))
+    figure, (left, right) = new_figure(1, 2, (11.0, 4.2))
     for human, colour, name in ((True, _BLUE, "people pass"), (False, _ORANGE, "people fail")):
         scores = [row.score for row in rows if row.human is human and row.score is not None]
         left.hist(scores, bins=20, range=(0, 1), histtype="step", density=bool(scores), color=colour, label=name)
@@ -47,12 +49,12 @@ def calibration_plot(rows: Sequence[Comparison], threshold: float, report: Mappi
     right.set_xticks([index + 0.17 for index in range(len(names))], names, rotation=20, ha="right")
     right.set(ylim=(0, 1.05), title=f"Agreement with people (kappa {report['kappa'] or 0:.2f})")
     right.legend()
-    return _png(figure)
+    return as_png(figure)
 
 
 def nights_plot(nights: Sequence[Mapping[str, Any]], baseline: float, margin: float, task: str) -> bytes:
     """Pass rate over nights with its 95% interval, the baseline and the floor; failed and alarming nights are marked."""
-    figure, axis = _figure(size=(9.0, 4.0))
+    figure, axis = new_figure(size=(9.0, 4.0))
     known = [night for night in nights if night["pass_rate"] is not None and night["ci95"]]
     places = list(range(len(known)))
     rates = [night["pass_rate"] for night in known]
@@ -72,4 +74,4 @@ def nights_plot(nights: Sequence[Mapping[str, Any]], baseline: float, margin: fl
     axis.set_xticks(places[::step], [str(night["date"]) for night in known][::step], rotation=30, ha="right")
     axis.set(ylim=(0, 1.02), ylabel="judge pass rate", title=f"{task}: pass rate over nights")
     axis.legend(loc="lower left", fontsize="small")
-    return _png(figure)
+    return as_png(figure)

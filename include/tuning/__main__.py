@@ -1,4 +1,5 @@
-"""Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device.
+"""Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device, `report`
+writes a run's page.
 
 A run needs prompts: `--run-dir` of finished nightly runs, or `--prompts`, a JSON Lines file of chat messages.
 """
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from include.commands import command_line
 from include.generation.child import run_child
 from include.settings import EngineProfile, SettingsError, load_settings
 
@@ -33,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("--profile", type=Path, required=True)
     ceilings = commands.add_parser("ceilings", help="measure the device's ceilings under load")
     ceilings.add_argument("--out", type=Path)
+    report = commands.add_parser("report", help="write report.html, one page, into the folder of a finished tuning run")
+    report.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
     return parser
 
 
@@ -88,11 +92,21 @@ def _trial(options: argparse.Namespace) -> int:
     return 0
 
 
+@command_line
+def _report(options: argparse.Namespace) -> int:
+    from include.tuning.report import write_report
+
+    print(write_report(options.dir))
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0: done; 75: failed, a retry goes on where it stopped; 78: a retry will not help."""
+    """Exit status 0: done; 75: failed, a retry goes on where it stopped; 78: a retry will not help; 2: no report."""
     options = _parser().parse_args(arguments)
     if options.command == "trial":
         return _trial(options)
+    if options.command == "report":
+        return _report(options)
     if options.command == "ceilings":
         from include.tuning.ceilings import ceilings_result
 

@@ -24,6 +24,8 @@ from include.settings import (
     read_settings_file,
 )
 
+LISTINGS_PER_DAY = 300_000_000  # a large catalogue, all of it written anew each day
+
 _KEPT = ("max_model_len", "load_format", "block_size")  # what the baseline shares: limits of the data, not of speed
 
 
@@ -100,6 +102,7 @@ class TuningSettings(Frozen):
     margin: Share = 0.02  # most that pass rates may fall, in the paired comparison
     alpha: float = Field(default=0.05, gt=0, lt=1)
     gpu_hour_price: float = Field(default=0.0, ge=0)  # for the report's cost figures
+    listings_per_day: Count = LISTINGS_PER_DAY  # the load that the report counts GPUs for
     hosted_price_per_million: dict[str, float] = Field(
         default={}
     )  # hosted batch price by enhancement task, with its source below

@@ -172,11 +172,13 @@ class TuningRun:
         )
         batch = min(int((row.get("engine") or {}).get("max_num_seqs") or 256), profile.batch_size)
         best = roof(profile, shape, measured, work, batch)
+        operations = best.intensity * best.memory_s * measured.bytes_per_s
         return {
             "roofline_share": round(best.seconds / (1000 / row["requests_per_s"]), 3),
             "roof_requests_per_s": round(1000 / best.seconds, 1),
             "binds": best.binds,
             "intensity": round(best.intensity, 1),
+            "operations_per_request": round(operations / 1000),
             "ceilings": measured.source,
         }
 

@@ -41,7 +41,7 @@ def _rounded(value: float) -> int:
 def neighbours(cell: Cell, bounds: Bounds) -> Iterator[Cell]:
     """Cells one step away in one setting, within the bounds; the window keeps its ratio to max_num_seqs where that moves."""
     for factor in (STEP, 1 / STEP):
-        seqs = min(_rounded(cell.max_num_seqs * factor), bounds.max_num_seqs)
+        seqs = min(_rounded(cell.max_num_seqs * factor), bounds.max_num_seqs, cell.max_num_batched_tokens)
         window = _rounded(cell.batch_size / cell.max_num_seqs * seqs)
         yield replace(cell, max_num_seqs=seqs, batch_size=max(seqs, window))
         tokens = min(_rounded(cell.max_num_batched_tokens * factor), bounds.max_num_batched_tokens)

@@ -20,6 +20,15 @@ log = logging.getLogger(__name__)
 STARTS = 3  # of one candidate's engine: a cell that kills it is recorded, and the next cell gets a new one
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The measurements of a file, without a torn last line. Raises FileNotFoundError."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    return rows
+
+
 class Notebook:
     """measurements.jsonl: one line per measurement, read back at the start; a torn last line is dropped."""
 
@@ -27,9 +36,7 @@ class Notebook:
         self.path = path
         self.rows: list[dict[str, Any]] = []
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError):
-                    self.rows.append(json.loads(line))
+            self.rows = read_rows(path)
             path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
 
     def find(self, key: str, repeat: int) -> dict[str, Any] | None:
