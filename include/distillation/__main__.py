@@ -161,7 +161,7 @@ def main() -> int:
 
         if args.command != "evaluate":
             _in_training_environment()
-        return run_child(lambda: children[args.command](args))
+        run_child(lambda: children[args.command](args))
     if args.command == "sample":
         from include.distillation.merchants import write_sample
 

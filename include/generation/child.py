@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from include.generation import console
 from include.generation.engine import EngineError
@@ -73,8 +73,8 @@ def _lead_group() -> subprocess.Popen[bytes]:
     )
 
 
-def run_child(stage: Callable[[], Mapping[str, Any]]) -> int:
-    """Runs a stage that owns an engine and returns the process's exit status.
+def run_child(stage: Callable[[], Mapping[str, Any]]) -> NoReturn:
+    """Runs a stage that owns an engine and ends the process with its status.
 
     The stage's result, or the error with its kind and whether a retry may help, goes to the file that
     LISTING_RESULT_FILE names, for the operator. Status 0: done; 75: failed, worth another try; 78: a retry will not help.
@@ -104,7 +104,9 @@ def run_child(stage: Callable[[], Mapping[str, Any]]) -> int:
             end_processes(child_pids() - {guard.pid}, grace_seconds=GRACE_SECONDS)
     guard.kill()
     guard.wait()
-    return status
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)  # everything is written; taking torch apart costs seconds, and has been seen to hang
 
 
 def _failed(message: str, kind: str, retryable: bool) -> int:

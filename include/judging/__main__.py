@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     if command := WITH_ENGINE.get(options.command):
         from include.generation.child import run_child
 
-        return run_child(lambda: command(options))
+        run_child(lambda: command(options))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     run = Run.open(options.run_dir)
     if options.command == "sample":

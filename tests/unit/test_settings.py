@@ -78,7 +78,7 @@ def test_settings_survive_storage_with_a_run() -> None:
         ("tasks/title.yaml", {"prompt_fields": ["title", "colour"]}, "prompt_fields.1: Value error, 'colour' is no"),
         ("tasks/title.yaml", {"name": "headline"}, "name: comes from the file's name"),
         ("tasks/title.yaml", {"overlong": "truncate"}, "overlong: Input should be 'quarantine' or 'shorten'"),
-        ("engines/cpu-smollm2.yaml", {"batch_size": 16}, "batch_size 16 is below max_num_seqs 32"),
+        ("engines/cpu-smollm2.yaml", {"batch_size": 16}, "batch_size 16 is below max_num_seqs 64"),
         ("engines/cpu-smollm2.yaml", {"batch_size": 0}, "batch_size: Input should be greater than 0"),
         ("pipeline.yaml", {"max_bins": 2000}, "max_bins: Input should be less than or equal to 1024"),
         ("pipeline.yaml", {"max_bins": 0}, "max_bins: Input should be greater than 0"),

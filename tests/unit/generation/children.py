@@ -55,4 +55,4 @@ def stage() -> dict[str, Any]:
 if __name__ == "__main__":
     if sys.argv[1] == "crash":
         os.abort()
-    sys.exit(run_child(stage))
+    run_child(stage)

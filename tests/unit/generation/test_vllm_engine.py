@@ -96,8 +96,8 @@ def test_a_prompt_that_leaves_no_room_for_its_answer_is_refused_before_submissio
         def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
             return messages[0]["content"]
 
-        def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-            return {"input_ids": list(range(len(text.split())))}
+        def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+            return {"input_ids": [list(range(len(text.split()))) for text in texts]}
 
     pytest.importorskip("vllm")
     submitted: list[str] = []
