@@ -1,0 +1,96 @@
+"""A tuning run over a made-up engine: what is measured, what is kept over an interruption, what a failure does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.generation.engine import Request
+from include.settings import SettingsError
+from include.tuning.plan import Candidate, Cell, Grid, TuningSettings
+from include.tuning.run import TuningRun, open_folder, ratio
+from include.tuning.trials import Trial
+from tests.generating import profile
+
+TUNING = TuningSettings(
+    grid=Grid(max_num_seqs=(8, 32), max_num_batched_tokens=(128, 512), windows=(1,), submit=("refill",)),
+    candidates=(
+        Candidate(name="plain"),
+        Candidate(name="broken", engine_args={"quantization": "y"}),
+        Candidate(name="low", engine_args={"quantization": "x"}),
+    ),
+    requests=100,
+    probe_requests=20,
+    finalists=2,
+    repeats=2,
+)
+SPEED = {"baseline": 10.0, "plain": 20.0, "low": 30.0}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cell | None]]:
+    """The measurements that reach an engine. The more sequences, the faster; one candidate's engine does not start."""
+    calls: list[tuple[str, Cell | None]] = []
+
+    def answer(trial: Trial, cell: Cell | None, requests: int) -> dict[str, Any]:
+        calls.append((trial.name, cell))
+        if trial.name == "broken":
+            return {"requests": requests, "error": "this GPU cannot do that"}
+        seqs = cell.max_num_seqs if cell else int(trial.profile.engine_args.get("max_num_seqs", 16))
+        rate = SPEED[trial.name] * seqs / 16
+        tokens = {"prompt_tokens": 300 * requests, "cached_tokens": 100 * requests, "output_tokens": 16 * requests}
+        figures = {"errors": 0, "seconds": requests / rate, "requests_per_s": rate, "latency_p95_s": 1.0}
+        return {"requests": requests, **figures, **tokens}
+
+    monkeypatch.setattr(Trial, "_asked", answer)
+    return calls
+
+
+def opened(folder: Path, tuning: TuningSettings = TUNING) -> TuningRun:
+    prompts = [Request(id=str(n), messages=[{"role": "user", "content": f"mug {n}"}]) for n in range(5)]
+    open_folder(folder, "title", profile(), tuning, prompts)
+    return TuningRun(folder)
+
+
+def test_the_fastest_candidate_leads_with_its_best_cell_and_its_ratio(tmp_path: Path, asked: list[Any]) -> None:
+    result = opened(tmp_path).run()
+    best = result["finalists"][0]
+    assert best["candidate"] == "low"
+    assert best["profile"]["engine_args"]["max_num_seqs"] == 32
+    assert result["baseline"]["requests_per_s"] == 10.0
+    assert best["ratio"] == 6.0
+    assert best["per_request"] == {"prompt_tokens": 300.0, "cached_tokens": 100.0, "output_tokens": 16.0}
+    assert result["failures"] == {"broken": "this GPU cannot do that"}
+
+
+def test_a_run_that_starts_again_measures_what_is_missing_only(tmp_path: Path, asked: list[Any]) -> None:
+    whole = opened(tmp_path).run()
+    notes = tmp_path / "measurements.jsonl"
+    lines = notes.read_text().splitlines(keepends=True)
+    notes.write_text("".join(lines[:-1]) + lines[-1][:20])  # killed while the last one was written
+    asked.clear()
+    assert opened(tmp_path).run()["finalists"] == whole["finalists"]
+    assert len(asked) == 1
+
+
+def test_a_folder_of_another_plan_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(SettingsError, match="another plan"):
+        opened(tmp_path, TUNING.model_copy(update={"repeats": 5}))
+
+
+def test_a_baseline_that_cannot_be_measured_ends_the_run_with_its_reason(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Trial, "_asked", lambda *_: {"requests": 1, "error": "no GPU"})
+    with pytest.raises(RuntimeError, match="the baseline cannot be measured: no GPU"):
+        opened(tmp_path).run()
+
+
+def test_the_interval_of_a_ratio_is_wide_for_repeats_that_differ() -> None:
+    assert ratio([20.0, 20.1, 19.9], [10.0, 10.1, 9.9]) == (2.0, pytest.approx([1.96, 2.04], abs=0.02))
+    found, bounds = ratio([10.0, 30.0], [10.0, 10.1])
+    assert found == pytest.approx(1.99, abs=0.01)
+    assert bounds is not None
+    assert bounds[0] < 1 < bounds[1]
+    assert ratio([], [1.0]) == (None, None)
