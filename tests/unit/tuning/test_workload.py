@@ -18,7 +18,10 @@ def prompts(count: int) -> list[Request]:
     return [
         Request(
             id=str(n),
-            messages=[{"role": "system", "content": "Be short."}, {"role": "user", "content": for_all + "red mug " * n}],
+            messages=[
+                {"role": "system", "content": "Be short."},
+                {"role": "user", "content": for_all + "red mug " * n},
+            ],
             sampling_params={"max_tokens": 8},
         )
         for n in range(1, count + 1)
