@@ -89,6 +89,8 @@ def promote(
             f"{name}: a promotion keeps lineage {configured.lineage!r} and its adapter; configure new models"
         )
     before = current(settings, name, device)
+    if before and before.profile == profile:  # a task tried again: one promotion, and one step back
+        return before.version
     found = Promotion(
         version=f"{now:%Y%m%dT%H%M%S.%fZ}",
         profile=profile,

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-EXPECTED_DAG_IDS = {"calibrate_judge", "distill_task_model", "enhance_listings"}
+EXPECTED_DAG_IDS = {
+    "calibrate_judge",
+    "distill_task_model",
+    "enhance_listings",
+    "roll_back_profile",
+    "tune_task_model",
+}
 HEAVY = ("vllm", "torch", "transformers", "great_expectations", "pandas", "trl", "peft")
 
 # Parses in a fresh interpreter, as a DAG processor's child does; Airflow itself is imported before the clock starts.

@@ -39,6 +39,7 @@ def test_a_promotion_is_in_force_on_its_device_alone(settings: Settings, tmp_pat
     version = promote(settings, NAME, DEVICE, tuned(settings, 512), {"versions": {"vllm": "0.32.0"}, "x": 1}, "ann")
     assert in_force(settings, NAME, DEVICE) == tuned(settings, 512)
     assert in_force(settings, NAME, "cpu") == configured
+    assert promote(settings, NAME, DEVICE, tuned(settings, 512), {}, "ann") == version  # a task tried again
     stored = json.loads((tmp_path / "engines" / NAME / "NVIDIA_H200_141GB" / f"{version}.json").read_text())
     assert (stored["approved_by"], stored["evidence"]["x"], stored["versions"]) == ("ann", 1, {"vllm": "0.32.0"})
     assert promoted_devices(settings, NAME) == ["NVIDIA_H200_141GB"]
