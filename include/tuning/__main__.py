@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     quality.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
     quality.add_argument("--run-dir", action="append", required=True, help="finished nightly run; repeatable")
     quality.add_argument("--seed", type=int, default=8, help="of the draw of held-out listings")
+    quality.add_argument("--held-out", type=int, help="listings to compare, where tuning.yaml's number was too small")
     promote = commands.add_parser("promote", help="put the fastest finalist whose quality holds in force")
     promote.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
     promote.add_argument("--approved-by", default=os.environ.get("USER", "unknown"), help="who decided")
@@ -132,7 +133,7 @@ def _change(options: argparse.Namespace) -> int:
 def _quality(options: argparse.Namespace) -> dict[str, Any]:
     from include.tuning.quality import compare_quality
 
-    return compare_quality(options.dir, load_settings(), options.run_dir, options.seed)
+    return compare_quality(options.dir, load_settings(), options.run_dir, options.seed, options.held_out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

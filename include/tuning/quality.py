@@ -140,14 +140,16 @@ def _validators(
     return found
 
 
-def compare_quality(folder: Path, settings: Settings, run_dirs: Sequence[str], seed: int = 8) -> Row:
+def compare_quality(
+    folder: Path, settings: Settings, run_dirs: Sequence[str], seed: int = 8, held_out: int | None = None
+) -> Row:
     """Compares every finalist with the incumbent and writes `quality.json`.
 
     Raises FileNotFoundError for a folder without a result, SettingsError for runs without work, and what `stage` raises.
     """
     plan, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("plan.json", "result.json"))
     tuning, task = TuningSettings.model_validate(plan["tuning"]), str(plan["task"])
-    drawn = items_of_runs(run_dirs, task, limit=tuning.held_out, seed=seed)
+    drawn = items_of_runs(run_dirs, task, limit=held_out or tuning.held_out, seed=seed)
     items = list({item.text_id: item for item in drawn}.values())  # listings that share a text are no two pairs
     if not items:
         raise SettingsError(f"no listing to compare quality on: name finished runs of {task} with --run-dir")

@@ -90,6 +90,11 @@ def test_the_nightly_dag_has_one_chain_of_stages_per_enhancement_task(parsed: di
     assert parsed["tasks"]["enhance_listings"] == sorted(["open_run", "extract", "report", "finish", *chains])
 
 
+def test_tuning_ends_with_a_person_and_a_way_back(parsed: dict) -> None:
+    assert parsed["tasks"]["tune_task_model"] == sorted(["prepare", "run", "quality", "report", "approve", "promote"])
+    assert parsed["tasks"]["roll_back_profile"] == ["roll_back"]
+
+
 def test_no_code_touches_airflows_metadata_database() -> None:
     for path in [*PROJECT.glob("dags/**/*.py"), *PROJECT.glob("plugins/**/*.py"), *PROJECT.glob("include/**/*.py")]:
         if path.name == "settings_loader.py":  # a deployment command, never imported by a task
