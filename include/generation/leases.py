@@ -69,6 +69,12 @@ def visible_gpus() -> list[Gpu]:
     return [gpu for gpu in all_gpus() if not allowed or str(gpu.index) in allowed or gpu.uuid in allowed]
 
 
+def device_name() -> str:
+    """Name of the first GPU that this process may use, or "cpu": what a promoted engine profile is kept under."""
+    gpus = [] if is_cpu_build() else visible_gpus()
+    return gpus[0].name if gpus else "cpu"
+
+
 def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)

@@ -8,10 +8,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from include import measurements
+from include import measurements, promotions
 from include.generation.answers import Pending, first_request, generation_of, next_request
 from include.generation.engine import Request
 from include.generation.fingerprint import part_fingerprint
+from include.generation.leases import device_name
 from include.generation.parts import GenerationParts, drop_invalid, parts_of
 from include.generation.preflight import check_profile
 from include.generation.progress import Progress
@@ -31,7 +32,9 @@ class BinWorker:
         settings = run.spec.settings
         self.run, self.name, self.bin = run, task, bin_index
         self.task = settings.task(task)
-        self.profile = settings.engines[self.task.engine]
+        configured = settings.engines[self.task.engine]
+        self.promotion = promotions.current(settings, self.task.engine, device_name())
+        self.profile = self.promotion.over(configured) if self.promotion else configured
         self.pipeline = settings.pipeline
         self.again: deque[Request] = deque()
         self.pending: dict[str, Pending] = {}
@@ -146,6 +149,7 @@ def _finish(worker: BinWorker, session: Session) -> dict[str, Any]:
         "stopped": worker.stopped.reason if worker.stopped else "",
         **session.report(),
         "engine_profile": worker.profile.name,
+        "promotion": worker.promotion.version if worker.promotion else None,
     }
     if session.tally.requests and manifest["requests_per_s"]:
         start, rate = manifest["engine_start_s"], manifest["requests_per_s"]

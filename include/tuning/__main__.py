@@ -1,5 +1,5 @@
-"""Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device, `report`
-writes a run's page.
+"""Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device, `quality` compares the
+finalists' copy with the incumbent's, `report` writes a run's page, `promote` and `roll-back` change the profile in force.
 
 A run needs prompts: `--run-dir` of finished nightly runs, or `--prompts`, a JSON Lines file of chat messages.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,10 +38,25 @@ def _parser() -> argparse.ArgumentParser:
     ceilings.add_argument("--out", type=Path)
     report = commands.add_parser("report", help="write report.html, one page, into the folder of a finished tuning run")
     report.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
+    quality = commands.add_parser(
+        "quality", help="compare the copy of finalists and incumbent; goes on where it stopped"
+    )
+    quality.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
+    quality.add_argument("--run-dir", action="append", required=True, help="finished nightly run; repeatable")
+    quality.add_argument("--seed", type=int, default=8, help="of the draw of held-out listings")
+    quality.add_argument("--held-out", type=int, help="listings to compare, where tuning.yaml's number was too small")
+    promote = commands.add_parser("promote", help="put the fastest finalist whose quality holds in force")
+    promote.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
+    promote.add_argument("--approved-by", default=os.environ.get("USER", "unknown"), help="who decided")
+    back = commands.add_parser("roll-back", help="put back the profile before the promoted one")
+    back.add_argument("--task", required=True, help="enhancement task, such as title")
+    back.add_argument("--device", help="such as 'NVIDIA H200'; default: every device with a promotion")
     return parser
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
+    from include.generation.leases import device_name
+    from include.promotions import in_force
     from include.tuning.plan import load_tuning
     from include.tuning.run import TuningRun, open_folder
     from include.tuning.workload import read_requests, requests_of_runs
@@ -57,7 +73,9 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     if not requests:
         raise SettingsError("no prompts: name a finished run with --run-dir, or a file with --prompts")
     base = settings.engines[settings.task(options.task).engine]
-    open_folder(options.dir, options.task, base, tuning, requests)
+    device = device_name()
+    incumbent = in_force(settings, base.name, device)
+    open_folder(options.dir, options.task, base, tuning, requests, incumbent=incumbent, device=device)
     run = TuningRun(options.dir)
     if not (options.dir / "ceilings.json").exists():
         from include.tuning.run import write_json
@@ -100,13 +118,35 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+@command_line
+def _change(options: argparse.Namespace) -> int:
+    from include.tuning.promotion import promote_best, roll_back_task
+
+    settings = load_settings()
+    if options.command == "promote":
+        print(promote_best(options.dir, settings, options.approved_by))
+    else:
+        print("\n".join(roll_back_task(settings, options.task, options.device)))
+    return 0
+
+
+def _quality(options: argparse.Namespace) -> dict[str, Any]:
+    from include.tuning.quality import compare_quality
+
+    return compare_quality(options.dir, load_settings(), options.run_dir, options.seed, options.held_out)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0: done; 75: failed, a retry goes on where it stopped; 78: a retry will not help; 2: no report."""
+    """Exit status 0: done; 75: failed, a retry goes on where it stopped; 78: a retry will not help; 2: no report, or refused."""
     options = _parser().parse_args(arguments)
     if options.command == "trial":
         return _trial(options)
     if options.command == "report":
         return _report(options)
+    if options.command in ("promote", "roll-back"):
+        return _change(options)
+    if options.command == "quality":
+        return run_child(lambda: _quality(options))
     if options.command == "ceilings":
         from include.tuning.ceilings import ceilings_result
 

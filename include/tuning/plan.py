@@ -111,8 +111,8 @@ class TuningSettings(Frozen):
     @model_validator(mode="after")
     def _names_are_unique(self) -> TuningSettings:
         names = [candidate.name for candidate in self.candidates]
-        if len(set(names)) < len(names):
-            raise ValueError("two candidates have one name")
+        if len({*names, "baseline", "incumbent"}) < len(names) + 2:
+            raise ValueError("two candidates have one name, or one is named baseline or incumbent")
         return self
 
 

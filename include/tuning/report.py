@@ -34,7 +34,7 @@ def write_report(folder: Path) -> Path:
         )
     tuning = TuningSettings.model_validate(plan["tuning"])
     rows = read_rows(folder / "measurements.jsonl")
-    columns = [result["baseline"], *result["finalists"]]
+    columns = [row for row in (result["baseline"], result.get("incumbent"), *result["finalists"]) if row]
     device = next((name for row in columns if (name := (row.get("engine") or {}).get("device"))), "unknown")
     found = read("ceilings.json")
     ceilings = Ceilings(**found) if found else data_sheet(device)

@@ -30,6 +30,7 @@ from include.tuning.workload import read_requests, write_requests
 log = logging.getLogger(__name__)
 
 BASELINE = "baseline"
+INCUMBENT = "incumbent"  # the profile in force when the run began: what a promotion replaces
 Row = dict[str, Any]
 
 
@@ -52,14 +53,24 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def open_folder(
-    folder: Path, task: str, base: EngineProfile, tuning: TuningSettings, requests: Sequence[Request]
+    folder: Path,
+    task: str,
+    base: EngineProfile,
+    tuning: TuningSettings,
+    requests: Sequence[Request],
+    *,
+    incumbent: EngineProfile | None = None,
+    device: str = "cpu",
 ) -> None:
     """Writes the plan and the workload of a new run; a folder of an older run must have been made for the same plan.
+
+    `base` is the configured profile, `incumbent` the one in force on `device` if that is another.
 
     Raises SettingsError for a folder of another plan.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan = {"task": task, "base": base.model_dump(mode="json"), "tuning": tuning.model_dump(mode="json")}
+    plan["device"] = device
     path = folder / "plan.json"
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -67,6 +78,7 @@ def open_folder(
             raise SettingsError(f"{folder} holds a tuning run of another plan: choose a new folder, or remove it")
         return
     write_requests(folder / "workload.jsonl", requests)
+    plan["incumbent"] = (incumbent or base).model_dump(mode="json")
     write_json(path, plan | {"versions": versions(), "started_at": datetime.now(UTC).isoformat()})
 
 
@@ -79,6 +91,7 @@ class TuningRun:
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         self.plan: Row = plan
         self.base = EngineProfile.model_validate(plan["base"])
+        self.incumbent = EngineProfile.model_validate(plan["incumbent"])
         self.tuning = TuningSettings.model_validate(plan["tuning"])
         self.notebook = Notebook(folder / "measurements.jsonl")
         self.requests = len(read_requests(folder / "workload.jsonl"))
@@ -92,6 +105,9 @@ class TuningRun:
             rates = [r for n in range(self.tuning.repeats) if (r := trial.measure(None, self.tuning.requests, n))]
         if len(rates) < self.tuning.repeats:
             raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
+        with Trial(self.folder, INCUMBENT, "final", self.incumbent, self.notebook) as trial:
+            for repeat in range(self.tuning.repeats):
+                trial.measure(None, self.tuning.requests, repeat)
         best = self._search(max(rates))
         for candidate, found in sorted(best, key=lambda pair: pair[1].rate, reverse=True)[: self.tuning.finalists]:
             if found.cell is None:
@@ -133,11 +149,12 @@ class TuningRun:
         """Summary of what the notebook holds: baseline, finalists with ratio and 95% interval, failures."""
         final = [row for row in self.notebook.rows if row["stage"] == "final"]
         baseline = summary(final, BASELINE)
-        names = list(dict.fromkeys(row["candidate"] for row in final if row["candidate"] != BASELINE))
-        finalists = [summary(final, name) for name in names]
-        for row in (baseline, *finalists):
+        names = dict.fromkeys(row["candidate"] for row in final if row["candidate"] != BASELINE)
+        found = {name: summary(final, name) for name in names}
+        for row in (baseline, *found.values()):
             row |= self._roofline(row)
             row["ratio"], row["ratio_ci95"] = ratio(row["rates"], baseline["rates"])
+        incumbent, finalists = found.pop(INCUMBENT, None), list(found.values())
         searched = [row for row in self.notebook.rows if row["stage"] == "search"]
         failures = {row["candidate"]: row["error"] for row in self.notebook.rows if row.get("error")}
         return {
@@ -148,6 +165,7 @@ class TuningRun:
             "requests": self.tuning.requests,
             "prompts": self.requests,
             "baseline": baseline,
+            "incumbent": incumbent,
             "finalists": sorted(finalists, key=lambda row: -(row["requests_per_s"] or 0.0)),
             "measurements": len(self.notebook.rows),
             "engine_seconds": round(sum(row.get("seconds", 0.0) for row in self.notebook.rows), 1),

@@ -39,8 +39,10 @@ class Notebook:
             self.rows = read_rows(path)
             path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
 
-    def find(self, key: str, repeat: int) -> dict[str, Any] | None:
-        return next((row for row in self.rows if row["key"] == key and row["repeat"] == repeat), None)
+    def find(self, key: str, repeat: int, candidate: str) -> dict[str, Any] | None:
+        """A measurement of this candidate; another one may have the same profile, as a promoted incumbent does."""
+        wanted = (key, repeat, candidate)
+        return next((row for row in self.rows if (row["key"], row["repeat"], row["candidate"]) == wanted), None)
 
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
         self.rows.append(row)
@@ -70,7 +72,7 @@ class Trial:
     def measure(self, cell: Cell | None, requests: int, repeat: int = 0) -> float | None:
         """Requests per second; None where the engine could not do it. The whole result is in the notebook."""
         key = key_of(self.profile, cell, requests)
-        row = self.notebook.find(key, repeat)
+        row = self.notebook.find(key, repeat, self.name)
         if row is None:
             row = {
                 "key": key,

@@ -17,21 +17,20 @@ from typing import Any
 
 from include.generation.answers import first_request
 from include.generation.engine import Request
+from include.partitions import Store
 from include.records import WorkItem
 from include.runs import Run
-from include.settings import Settings
+from include.settings import Settings, resolve_path
 
 
-def requests_of_runs(run_dirs: Iterable[str], task: str, settings: Settings, *, limit: int, seed: int) -> list[Request]:
-    """A seeded, even draw of `limit` prompts from the work items of runs, rendered with the settings of now.
+def items_of_runs(run_dirs: Iterable[str], task: str, *, limit: int, seed: int) -> list[WorkItem]:
+    """A seeded, even draw of `limit` work items of runs.
 
     Reservoir sampling (Vitter 1985), so that memory holds no more than the draw. Raises FileNotFoundError for a folder
     that is no run.
     """
     draw, number = random.Random(seed), 0  # noqa: S311 - a draw, no secret
     kept: list[WorkItem] = []
-    enhancement = settings.task(task)
-    profile = settings.engines[enhancement.engine]
     for run_dir in run_dirs:
         run = Run.open(run_dir)
         for index in range(len(run.bins(task))):
@@ -41,7 +40,26 @@ def requests_of_runs(run_dirs: Iterable[str], task: str, settings: Settings, *, 
                 elif (place := draw.randrange(number + 1)) < limit:
                     kept[place] = item
                 number += 1
-    return [first_request(item, enhancement, profile) for item in kept]
+    return kept
+
+
+def requests_of_runs(run_dirs: Iterable[str], task: str, settings: Settings, *, limit: int, seed: int) -> list[Request]:
+    """An even draw of prompts (see `items_of_runs`), rendered with the settings of now."""
+    enhancement = settings.task(task)
+    profile = settings.engines[enhancement.engine]
+    items = items_of_runs(run_dirs, task, limit=limit, seed=seed)
+    return [first_request(item, enhancement, profile) for item in items]
+
+
+def newest_runs(settings: Settings, task: str, most: int = 7) -> list[str]:
+    """Folders of the newest runs that had work for this enhancement task and came as far as its gate, newest day first."""
+    data, found = Store(resolve_path(settings.pipeline.data_url)), list[str]()
+    for day in reversed(data.list("", suffix="")):
+        for run in data.list(day, suffix="") if day.startswith("dt=") else ():
+            gate = data.read_json(f"{run}/{Run.manifest(task, 'gate')}")
+            if gate and gate["status"] != "empty" and len(found) < most:
+                found.append(data.child(run).url)
+    return found
 
 
 def read_requests(path: Path) -> list[Request]:

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-EXPECTED_DAG_IDS = {"calibrate_judge", "distill_task_model", "enhance_listings"}
+EXPECTED_DAG_IDS = {
+    "calibrate_judge",
+    "distill_task_model",
+    "enhance_listings",
+    "roll_back_profile",
+    "tune_task_model",
+}
 HEAVY = ("vllm", "torch", "transformers", "great_expectations", "pandas", "trl", "peft")
 
 # Parses in a fresh interpreter, as a DAG processor's child does; Airflow itself is imported before the clock starts.
@@ -82,6 +88,11 @@ def test_the_nightly_dag_has_one_chain_of_stages_per_enhancement_task(parsed: di
     ]
     chains = [f"{name}.{stage}" for name in ("description", "title") for stage in stages]
     assert parsed["tasks"]["enhance_listings"] == sorted(["open_run", "extract", "report", "finish", *chains])
+
+
+def test_tuning_ends_with_a_person_and_a_way_back(parsed: dict) -> None:
+    assert parsed["tasks"]["tune_task_model"] == sorted(["prepare", "run", "quality", "report", "approve", "promote"])
+    assert parsed["tasks"]["roll_back_profile"] == ["roll_back"]
 
 
 def test_no_code_touches_airflows_metadata_database() -> None:

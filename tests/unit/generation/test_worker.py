@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from include import promotions
+from include.extraction.keys import scope_of
 from include.generation import session as session_module
 from include.generation import worker as worker_module
 from include.generation.engine import EngineDeadError, Output, Request
+from include.generation.fingerprint import part_fingerprint
+from include.generation.leases import device_name
 from include.generation.session import Session
 from include.generation.worker import generate_bins
 from include.runs import Run, StopMarker
@@ -301,3 +305,28 @@ def test_results_are_on_disk_before_the_engine_goes(tmp_path: Path, model: str, 
 
     generate(run, say("mug"), WatchingEngines)
     assert seen == [(7, {"answered": 7, "resumed": 0})]
+
+
+def test_the_promoted_profile_answers_and_the_manifest_says_so(tmp_path: Path, model: str, generate) -> None:
+    run = make_run(tmp_path, [item(n) for n in range(20)], model=model)
+    pipeline = run.spec.settings.pipeline.model_copy(update={"state_url": str(tmp_path / "state")})
+    settings = run.spec.settings.model_copy(update={"pipeline": pipeline})
+    run.spec = run.spec.model_copy(update={"settings": settings})
+    configured = settings.engines["stub"]
+    manifest, engines = generate(run, say("mug"))
+    assert (manifest["promotion"], engines.opened[0].profile) == (None, configured)
+
+    faster = configured.model_copy(update={"batch_size": 9, "engine_args": {"dtype": "bfloat16"}})
+    stale_by = scope_of(settings, "title")
+    version = promotions.promote(settings, "stub", device_name(), faster, {}, "ann")
+    manifest, engines = generate(run, say("cup"))
+    assert (manifest["promotion"], manifest["engine_profile"]) == (version, "stub")
+    assert (engines.opened[0].profile, engines.opened[0].widest) == (faster, 9)
+    assert scope_of(settings, "title") == stale_by  # no listing becomes stale
+    task = settings.task("title")
+    assert part_fingerprint(faster, task) != part_fingerprint(configured, task)  # other numerics, other parts
+    assert {row.text for row in generated(run)} == {"cup"}
+
+    promotions.roll_back(settings, "stub", device_name())
+    manifest, _ = generate(run, say("mug"))
+    assert manifest["promotion"] is None

@@ -26,7 +26,7 @@ TUNING = TuningSettings(
     finalists=2,
     repeats=2,
 )
-SPEED = {"baseline": 10.0, "plain": 20.0, "low": 30.0}
+SPEED = {"baseline": 10.0, "incumbent": 15.0, "plain": 20.0, "low": 30.0}
 
 
 @pytest.fixture
@@ -61,6 +61,8 @@ def test_the_fastest_candidate_leads_with_its_best_cell_and_its_ratio(tmp_path: 
     assert best["profile"]["engine_args"]["max_num_seqs"] == 32
     assert result["baseline"]["requests_per_s"] == 10.0
     assert best["ratio"] == 6.0
+    assert (result["incumbent"]["requests_per_s"], result["incumbent"]["ratio"]) == (15.0, 1.5)
+    assert [row["candidate"] for row in result["finalists"]] == ["low", "plain"]
     assert best["per_request"] == {"prompt_tokens": 300.0, "cached_tokens": 100.0, "output_tokens": 16.0}
     assert result["failures"] == {"broken": "this GPU cannot do that"}
 
@@ -73,6 +75,18 @@ def test_a_run_that_starts_again_measures_what_is_missing_only(tmp_path: Path, a
     asked.clear()
     assert opened(tmp_path).run()["finalists"] == whole["finalists"]
     assert len(asked) == 1
+
+
+def test_a_finalist_like_the_incumbent_is_measured_in_its_own_name(tmp_path: Path, asked: list[Any]) -> None:
+    first = opened(tmp_path / "first").run()["finalists"][0]
+    folder, base = tmp_path / "second", profile()
+    prompts = [Request(id="1", messages=[{"role": "user", "content": "mug"}])]
+    open_folder(folder, "title", base, TUNING, prompts, incumbent=base.model_validate(first["profile"]), device="X")
+    result = TuningRun(folder).run()
+    assert result["incumbent"]["profile"] == result["finalists"][0]["profile"] == first["profile"]
+    assert result["finalists"][0]["repeats"] == result["incumbent"]["repeats"] == TUNING.repeats
+    with pytest.raises(SettingsError, match="another plan"):
+        open_folder(folder, "title", base, TUNING, prompts, device="Y")
 
 
 def test_a_folder_of_another_plan_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""From a tuning run to the nightly engine: which finalist may replace the incumbent, and its promotion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from include import promotions
+from include.settings import EngineProfile, Settings, digest
+from include.tuning.run import Row, ratio
+
+
+def _read(folder: Path, name: str) -> Any:
+    path = folder / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def choose(folder: Path) -> Row:
+    """The fastest finalist that is faster than the incumbent, by the 95% interval, and whose quality holds.
+
+    Its row of `result.json`, with `quality` and the rate over the incumbent's as `speedup` and `speedup_ci95`. Raises
+    ValueError that says of every finalist why not.
+    """
+    result, quality = _read(folder, "result.json"), _read(folder, "quality.json").get("candidates", {})
+    if not result:
+        raise ValueError(f"nothing is promoted: {folder} holds no finished tuning run")
+    if not (incumbent := result.get("incumbent")) or not incumbent["rates"]:
+        raise ValueError(
+            "nothing is promoted: the incumbent was not measured, so that no finalist is known to be faster"
+        )
+    why = []
+    for row in sorted(result["finalists"], key=lambda row: -(row["requests_per_s"] or 0.0)):
+        speedup, bounds = ratio(row["rates"], incumbent["rates"])
+        found, name = quality.get(row["candidate"], {}), row["candidate"]
+        if speedup is None:
+            why.append(f"{name} could not be measured")
+        elif not (bounds[0] if bounds else speedup) > 1:  # not a number, where the repeats do not vary, is no proof
+            told = f" ({bounds[0]} to {bounds[1]})" if bounds else ""
+            why.append(f"{name} is not shown to be faster: {speedup}{told} times the incumbent")
+        elif found.get("profile") != digest(row["profile"]):
+            why.append(f"quality of {name} was not compared: run `python -m include.tuning quality`")
+        elif not found["holds"]:
+            why.append(f"{name}: {found['why']}")
+        else:
+            return {**row, "quality": found, "speedup": speedup, "speedup_ci95": bounds}
+    raise ValueError(f"nothing is promoted: {'; '.join(why) or 'there is no finalist'}")
+
+
+def promote_best(folder: Path, settings: Settings, approved_by: str) -> str:
+    """Puts the chosen finalist in force for the device that it was measured on; says so in one line.
+
+    Raises ValueError where there is none, or where the task's model is no longer the one that was tuned.
+    """
+    row, plan, result = choose(folder), _read(folder, "plan.json"), _read(folder, "result.json")
+    base, name = EngineProfile.model_validate(plan["base"]), settings.task(plan["task"]).engine
+    if base.name != name or promotions.identity(base) != promotions.identity(settings.engines[name]):
+        raise ValueError(f"nothing is promoted: {plan['task']} was given another model since, tune that one")
+    evidence = {"result": result, "quality": row["quality"], "versions": result["versions"], "folder": str(folder)}
+    profile = EngineProfile.model_validate(row["profile"])
+    version = promotions.promote(settings, name, plan["device"], profile, evidence, approved_by)
+    return f"{name} on {plan['device']}: {row['candidate']} is in force as {version}, {row['speedup']} times as fast"
+
+
+def roll_back_task(settings: Settings, task: str, device: str | None = None) -> list[str]:
+    """Takes the task's promotions back by one on the device, or on all that have one; a line for each.
+
+    Raises ValueError where nothing is promoted.
+    """
+    name = settings.task(task).engine
+    devices = [device] if device else promotions.promoted_devices(settings, name)
+    if not devices:
+        raise ValueError(f"nothing is promoted for {name}: the configured profile is in force")
+    return [
+        f"{name} on {at}: {promotions.roll_back(settings, name, at) or 'the configured profile'} is in force"
+        for at in devices
+    ]
