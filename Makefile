@@ -91,7 +91,7 @@ $(MIGRATED): $(LOCK) | $(RUNTIME)
 
 prepare: $(RUNTIME) .airflow/.settings
 	$(STEP) "model"
-	@python -m include.generation prepare-model
+	@$(if $(filter gpu,$(ENGINE)),echo "the profiles of your configuration name it",python -m include.generation prepare-model)
 	$(STEP) "warehouse tables"
 	@$(URLS); python -m include.warehouse migrate
 	$(STEP) "merchant catalog"

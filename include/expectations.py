@@ -8,6 +8,7 @@ table must have rows; and an error inside a rule reads as a failed rule, so erro
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import tempfile
@@ -63,6 +64,8 @@ def content_rules(column: str, min_chars: int = 1) -> list[Rule]:
 def _context() -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import: it opens connections otherwise
     import great_expectations as gx
+
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of every class that it registers
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}  # type: ignore[assignment]

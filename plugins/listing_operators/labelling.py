@@ -19,8 +19,8 @@ CALIBRATION_DOC = """
 Measures the judge against human labels, and puts the calibration in force for one enhancement task if the judge is good
 enough. Without a calibration in force a calibrated gate refuses to publish.
 
-- **run_dir**: a finished run. Its uncertain and disputed texts are offered to two people (*Required Actions* in the UI);
-  pairs that both judge alike become labels. A question that nobody answers in a week counts as "cannot tell".
+- **run_dir**: a finished run. Each of its uncertain and disputed texts is asked about twice (*Required Actions* in the UI; answer with
+  two people); pairs with equal answers become labels. A question that nobody answers in a week counts as "cannot tell".
 - **labels**: a JSONL file of `source`, `output`, `label` (1 = consistent) to use as well, or instead.
 """
 OPTIONS = ["pass", "fail", "cannot tell"]
@@ -34,7 +34,7 @@ class LabelPairOperator(HITLOperator):
     """Asks one person whether one offered pair is faithful; the pair is read when the task runs, never from XCom.
 
     :param index: the pair's place among the batch's offers.
-    :param labeller: "first" or "second"; two people label each pair without seeing the judge's word or each other's.
+    :param labeller: "first" or "second"; each pair is asked about twice, without the judge's word or the other answer in sight.
     """
 
     def __init__(self, *, index: int, labeller: str, **kwargs: Any) -> None:

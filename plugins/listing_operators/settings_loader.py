@@ -1,6 +1,7 @@
 """Loads `airflow_settings.yaml` into Airflow's metadata database: `python -m listing_operators.settings_loader`.
 
-One process and one transaction, since every `airflow` command costs seconds to start. Running it again changes nothing.
+One process and one transaction, since every `airflow` command costs seconds to start. Running it
+again writes the same entries again; what was edited of them in the UI is lost.
 """
 
 from __future__ import annotations

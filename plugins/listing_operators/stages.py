@@ -1,4 +1,4 @@
-"""The nightly DAG's Python tasks: each takes a run's folder, calls one function of include/, and returns counts.
+"""The nightly DAG's Python tasks: each calls a function of include/ for the run's folder and returns what XCom may carry.
 
 Heavy imports stand inside the functions, since the DAG processor imports this module.
 """
@@ -27,11 +27,11 @@ RETRIES: dict[str, Any] = {  # 30 s, 1 min, 2 min: long enough for a database re
 NIGHTLY_DOC = """
 ### Nightly listing enhancement
 
-Extracts the interval's new and changed listings, rewrites title and description with one task model each, validates
+Extracts the interval's new and changed listings, rewrites each enhancement task's text with its task model, validates
 every text, lets an LLM judge read a sample, and publishes an enhancement task's copy only if its gate passes.
 
 - **Retry or clear anything**: finished rows are kept, only missing ones are generated again.
-- **Backfill** past dates freely: newer copy is never overwritten. Two runs of one date wait for each other.
+- **Backfill** past dates freely: newer copy is never overwritten. The second of two runs of one date waits for the first.
 - **A failed gate** publishes nothing of its enhancement task, fails the run and sends one alert that says what is safe.
 - **Params**: partition date, enhancement tasks, merchants, row limit, force.
 """
