@@ -7,7 +7,6 @@ table must have rows; and an error inside a rule reads as a failed rule, so erro
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -44,21 +43,6 @@ class TableRules(NamedTuple):
     columns: Mapping[str, Sequence[object]]
     rules: Sequence[Rule]
     label: str | None = None
-
-
-def content_rules(column: str, min_chars: int = 1) -> list[Rule]:
-    """Rules of a text column that must say something: not null, and at least `min_chars` once surrounding space is gone."""
-    return [
-        Rule(f"{column} is not null", "ExpectColumnValuesToNotBeNull", {"column": column}),
-        Rule(
-            f"{column} is not blank",
-            "ExpectColumnValuesToMatchRegex",
-            {
-                "column": column,
-                "regex": r"(?s)^\s*\S(?:.*\S)?\s*$" if min_chars < 2 else rf"(?s)^\s*\S.{{{min_chars - 2},}}\S\s*$",
-            },
-        ),
-    ]
 
 
 def _context() -> Any:
@@ -287,8 +271,3 @@ def _outcome(batch: Any, wanted: Iterable[Any], *, allow_empty: bool) -> dict[st
         entry["success"] = entry["success"] or (allow_empty and bool(result.success))
         found.append(entry)
     return {"status": _status(found, len(suite.expectations)), "expectations": found}
-
-
-def to_json(result: Mapping[str, Any]) -> str:
-    """Strict JSON of a result (no NaN), for logs and task messages."""
-    return json.dumps(plain(result), allow_nan=False)

@@ -99,11 +99,6 @@ class BinWorker:
         return self.stopped is not None
 
 
-def generate_bin(run: Run, task: str, bin_index: int) -> dict[str, Any]:
-    """Generates one bin of one enhancement task; see `generate_bins`. Returns its manifest."""
-    return generate_bins(run, [task], bin_index)[task]
-
-
 def generate_bins(run: Run, tasks: Sequence[str], bin_index: int) -> dict[str, dict[str, Any]]:
     """Generates one bin of several enhancement tasks, one after the other, and writes each manifest(task, "generate", bin).
 

@@ -1,5 +1,5 @@
 """Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device, `quality` compares the
-finalists' copy with the incumbent's, `report` writes a run's page, `promote` and `roll-back` change the profile in force.
+finalists' copy with the incumbent's, `steps` profiles the fastest, `report` writes a run's page, `promote` and `roll-back` change the profile in force.
 
 A run needs prompts: `--run-dir` of finished nightly runs, or `--prompts`, a JSON Lines file of chat messages.
 """
@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
         "--run-dir", action="append", default=[], help="finished nightly run whose prompts count; repeatable"
     )
     run.add_argument("--prompts", type=Path, help="JSON Lines file of prompts instead")
+    run.add_argument("--synthetic", type=int, help="measure this many made-up prompts like them, where few are at hand")
     run.add_argument("--config", type=Path, help="another tuning.yaml")
     run.add_argument("--seed", type=int, default=7)
     trial = commands.add_parser("trial", help="one engine under test; started by `run`")
@@ -38,6 +39,10 @@ def _parser() -> argparse.ArgumentParser:
     ceilings.add_argument("--out", type=Path)
     report = commands.add_parser("report", help="write report.html, one page, into the folder of a finished tuning run")
     report.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
+    steps = commands.add_parser(
+        "steps", help="profile steps of the fastest finalist: kernels by kind, waits for the host"
+    )
+    steps.add_argument("--dir", type=Path, required=True, help="folder of a finished tuning run")
     quality = commands.add_parser(
         "quality", help="compare the copy of finalists and incumbent; goes on where it stopped"
     )
@@ -59,7 +64,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     from include.promotions import in_force
     from include.tuning.plan import load_tuning
     from include.tuning.run import TuningRun, open_folder
-    from include.tuning.workload import read_requests, requests_of_runs
+    from include.tuning.workload import read_requests, requests_of_runs, synthetic
 
     settings, tuning = load_settings(), load_tuning(options.config)
     try:
@@ -72,6 +77,8 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         raise SettingsError(str(error)) from error
     if not requests:
         raise SettingsError("no prompts: name a finished run with --run-dir, or a file with --prompts")
+    if options.synthetic:
+        requests = list(synthetic(requests, options.synthetic, options.seed))
     base = settings.engines[settings.task(options.task).engine]
     device = device_name()
     incumbent = in_force(settings, base.name, device)
@@ -82,6 +89,18 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
 
         write_json(options.dir / "ceilings.json", _in_child(["ceilings"]))
     return run.run()
+
+
+def _steps(options: argparse.Namespace) -> dict[str, Any]:
+    from include.tuning.run import write_json
+    from include.tuning.steps import profile_steps
+    from include.tuning.workload import read_requests
+
+    result = json.loads((options.dir / "result.json").read_text(encoding="utf-8"))
+    best = EngineProfile.model_validate((result["finalists"] or [result["baseline"]])[0]["profile"])
+    found = profile_steps(best, read_requests(options.dir / "workload.jsonl"), count=2 * best.batch_size)
+    write_json(options.dir / "steps.json", found)
+    return found
 
 
 def _in_child(arguments: Sequence[str]) -> dict[str, Any]:
@@ -145,8 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(options)
     if options.command in ("promote", "roll-back"):
         return _change(options)
-    if options.command == "quality":
-        return run_child(lambda: _quality(options))
+    if options.command in ("quality", "steps"):
+        return run_child(lambda: (_quality if options.command == "quality" else _steps)(options))
     if options.command == "ceilings":
         from include.tuning.ceilings import ceilings_result
 

@@ -164,6 +164,7 @@ class TuningRun:
             "versions": self.plan["versions"],
             "requests": self.tuning.requests,
             "prompts": self.requests,
+            "workload": self._workload(baseline),
             "baseline": baseline,
             "incumbent": incumbent,
             "finalists": sorted(finalists, key=lambda row: -(row["requests_per_s"] or 0.0)),
@@ -172,6 +173,13 @@ class TuningRun:
             "search_seconds": round(sum(row.get("seconds", 0.0) for row in searched), 1),
             "failures": failures,
         }
+
+    def _workload(self, baseline: Row) -> Row:
+        """Lengths of prompts and answers, and whether reading prompts or writing answers takes the roof's time."""
+        path = self.folder / "workload.json"
+        known: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        bound = {"arithmetic": "prefill", "memory": "decode"}.get(str(baseline.get("binds")))
+        return known | {"mean_output_tokens": baseline["per_request"]["output_tokens"], "bound_by": bound}
 
     def _roofline(self, row: Row) -> Row:
         """Share of the roof and which term binds, by the measured ceilings, else the data sheet's."""

@@ -19,6 +19,7 @@ from include.generation.leases import device_lease
 from include.generation.preflight import check_profile
 from include.generation.window import run_window
 from include.settings import EngineProfile
+from include.tuning.workload import describe
 
 WARM_UP = 64
 
@@ -83,7 +84,11 @@ def serve(profile: EngineProfile, requests: Sequence[Request]) -> dict[str, Any]
         check_profile(profile, device=True)
         with open_engine(profile, adjustable=True) as engine:
             list(run_window(engine, taken(requests, WARM_UP)))
-            emit(**{"start_s": engine.metrics().start_seconds, "engine": engine.metrics().description})
+            tokens = [ids for ids in engine.encode(requests) if ids is not None]
+            metrics = engine.metrics()
+            emit(
+                start_s=metrics.start_seconds, engine=metrics.description, workload=describe(tokens) if tokens else None
+            )
             for line in sys.stdin:
                 asked = json.loads(line)
                 emit(**measure(engine, requests, asked["cell"], asked["requests"]))

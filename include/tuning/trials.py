@@ -93,6 +93,8 @@ class Trial:
         if self._child is None and not self._failed:
             started = self._start()
             self._failed = str(started.get("error", ""))
+            if workload := started.pop("workload", None):
+                (self.folder / "workload.json").write_text(json.dumps(workload, indent=2), encoding="utf-8")
             self.engine = started
         if self._failed:
             return {"requests": requests, "error": self._failed}

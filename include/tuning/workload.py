@@ -10,7 +10,7 @@ import json
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -151,14 +151,13 @@ def shared_prefix(prompts: Iterable[Sequence[int]], most: int = 1_000) -> int:
     return len(os.path.commonprefix([list(tokens) for tokens in islice(prompts, most)]))  # noqa: RUF071
 
 
-def describe(prompts: Sequence[Sequence[int]], outputs: Sequence[int]) -> dict[str, Any]:
-    """Figures of a workload from its token ids and the lengths of its answers."""
+def describe(prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Figures of a workload from its prompts' token ids: how many, how long, how much of them is one shared prefix."""
     prefix = shared_prefix(prompts)
     lengths = Lengths.of([len(tokens) for tokens in prompts])
     return {
         "prompts": len(prompts),
-        "prompt_tokens": lengths,
-        "output_tokens": Lengths.of(outputs),
+        "prompt_tokens": asdict(lengths),
         "shared_prefix_tokens": prefix,
         "shared_prefix_share": round(prefix / lengths.mean, 3) if lengths.mean else 0.0,
     }

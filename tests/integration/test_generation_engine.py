@@ -17,7 +17,7 @@ import pytest
 
 from include.generation.engine import Engine, Output, Request
 from include.generation.window import run_window
-from include.generation.worker import generate_bin
+from include.generation.worker import generate_bins
 from include.records import Generation, WorkItem
 from include.runs import Run
 from include.settings import PROJECT_ROOT, load_settings
@@ -243,7 +243,7 @@ def test_a_worker_killed_at_half_and_a_parent_killed_later_cost_only_the_rest(ni
 
 def test_a_finished_bin_starts_no_engine(night: Night) -> None:
     began = time.monotonic()
-    manifest = generate_bin(night.run, "title", 0)
+    manifest = generate_bins(night.run, ["title"], 0)["title"]
     assert manifest["engine_starts"] == 0
     assert manifest["texts"] == {"resumed": 100}
     assert time.monotonic() - began < 5

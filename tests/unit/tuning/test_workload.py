@@ -59,7 +59,7 @@ def test_fewer_prompts_than_asked_are_repeated_under_new_ids() -> None:
 
 
 def test_the_shared_prefix_is_counted_in_tokens() -> None:
-    found = describe([[1, 2, 3, 4], [1, 2, 3, 9, 9, 9], [1, 2, 3]], [10, 20, 30])
+    found = describe([[1, 2, 3, 4], [1, 2, 3, 9, 9, 9], [1, 2, 3]])
     assert found["shared_prefix_tokens"] == 3
-    assert found["prompt_tokens"].mean == pytest.approx(4.3, abs=0.05)
-    assert found["output_tokens"] == Lengths(20.0, 10, 20, 20, 30)
+    assert found["prompt_tokens"]["mean"] == pytest.approx(4.3, abs=0.05)
+    assert Lengths.of([10, 20, 30]) == Lengths(20.0, 10, 20, 20, 30)
