@@ -146,6 +146,10 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> I
     (nightly.config / "tasks" / "description.yaml").unlink()
     nightly.open_gate("title")
     nightly.edit("pipeline.yaml", lambda c: c | {"rows_per_part": 4})
+    few = {"max_num_seqs": 8}  # answers come bit by bit, so that a kill finds some written and some not
+    nightly.edit(
+        "engines/cpu-smollm2-title.yaml", lambda c: c | {"engine_args": c["engine_args"] | few, "batch_size": 8}
+    )
     rows = dated(sample_rows(48), YESTERDAY, "y")
     for back in (2, 3):
         rows += dated(sample_rows(3, "de-DE"), YESTERDAY - timedelta(days=back), f"b{back}")
