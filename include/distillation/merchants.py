@@ -254,6 +254,9 @@ CSV_COLUMNS = (
 )
 
 
+COPIES = 80  # listings of the sample catalog that are offered twice
+
+
 def sample_catalog(seed: int = 20260101, rows: int = 304) -> list[dict[str, str]]:
     """The listings of the sample catalog: held-out products, and a few rows that are broken on purpose."""
     rng = random.Random(seed)  # noqa: S311
@@ -261,7 +264,7 @@ def sample_catalog(seed: int = 20260101, rows: int = 304) -> list[dict[str, str]
     held_out = [k for k in keys if data("categories")["categories"][k].get("held_out")]
     moment = datetime(2026, 1, 14, 6, 0, tzinfo=UTC)
     found: list[dict[str, str]] = []
-    for index in range(rows - 44):
+    for index in range(rows - COPIES - 4):
         merchant, locale, style = _MERCHANTS[index % len(_MERCHANTS)]
         product = sample_product(rng, "held_out", locale, held_out[index % len(held_out)])
         product = replace(product, quantities=product.quantities[:2], features=product.features[:1])
@@ -272,7 +275,7 @@ def sample_catalog(seed: int = 20260101, rows: int = 304) -> list[dict[str, str]
         found.append(_csv_row(listing, moment + timedelta(seconds=67 * index)))
     # Exact copies under new ids, most of them by another merchant of the locale, as on any marketplace.
     others = {name: [m for m, locale, _ in _MERCHANTS if locale == own and m != name] for name, own, _ in _MERCHANTS}
-    for number, source in enumerate(rng.sample(found, 40)):
+    for number, source in enumerate(rng.sample(found, COPIES)):
         merchant = source["merchant_id"] if number < 6 else rng.choice(others[source["merchant_id"]])
         found.append({**source, "merchant_id": merchant, "listing_id": f"{source['listing_id']}-copy"})
     nul, injected, long, broken = (dict(row) for row in rng.sample([r for r in found if len(r["description"]) > 80], 4))
