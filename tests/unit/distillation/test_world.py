@@ -49,7 +49,7 @@ def test_training_products_never_carry_a_held_out_noun_or_brand() -> None:
 @pytest.mark.parametrize("locale", LOCALES)
 @pytest.mark.parametrize("split", ["train", "held_out"])
 def test_reference_copy_is_faithful_fits_the_limits_and_passes_the_validators(locale: str, split: str) -> None:
-    settings, rng = load_settings(), random.Random(2)
+    checker, rng = Checker.of(load_settings(), "title"), random.Random(2)
     words, sentences = [], []
     for listing, product in merchants.examples(5, 60, split, (locale,), (1,)):
         seen = as_extracted(listing)
@@ -62,7 +62,7 @@ def test_reference_copy_is_faithful_fits_the_limits_and_passes_the_validators(lo
                 words.append(len(text.split()))
                 source = {name: getattr(seen, name) for name in ("title", "description", "brand", "locale")}
                 source["attributes"] = json.loads(seen.attributes)
-                outcome = Checker.of(settings, task).check(Source.from_json(source), text)
+                outcome = checker.check(Source.from_json(source), text)
                 assert outcome.ok, (text, outcome.reasons, listing)
             else:
                 sentences.append(text.count(". ") + 1)
