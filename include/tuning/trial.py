@@ -83,7 +83,7 @@ def serve(profile: EngineProfile, requests: Sequence[Request]) -> dict[str, Any]
     with device_lease(wait_seconds=profile.lease_wait_s):
         check_profile(profile, device=True)
         with open_engine(profile, adjustable=True) as engine:
-            list(run_window(engine, taken(requests, WARM_UP)))
+            list(run_window(engine, taken(requests, min(WARM_UP, profile.batch_size))))
             tokens = [ids for ids in engine.encode(requests) if ids is not None]
             metrics = engine.metrics()
             emit(

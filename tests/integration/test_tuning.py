@@ -20,11 +20,11 @@ TUNING = {
     "grid": {"max_num_seqs": [8, 16], "max_num_batched_tokens": [512, 1024], "windows": [1], "submit": ["refill"]},
     "candidates": [{"name": "float32", "engine_args": {"dtype": "float32"}}],
     "baseline_engine_args": {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 1},
-    "requests": 16,
-    "probe_requests": 8,
+    "requests": 8,
+    "probe_requests": 4,
     "fine_steps": 1,
     "finalists": 1,
-    "repeats": 3,
+    "repeats": 2,
     "held_out": 8,
     "margin": 0.95,  # eight pairs carry no less
 }
