@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -105,8 +106,9 @@ def run_child(stage: Callable[[], Mapping[str, Any]]) -> NoReturn:
     guard.kill()
     guard.wait()
     logging.shutdown()
-    sys.stdout.flush()
-    os._exit(status)  # everything is written; taking torch apart costs seconds, and has been seen to hang
+    with suppress(OSError):  # a log that nobody reads any more fails no finished stage
+        sys.stdout.flush()
+    os._exit(status)  # everything is written, and taking torch apart costs seconds
 
 
 def _failed(message: str, kind: str, retryable: bool) -> int:

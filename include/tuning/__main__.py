@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command in ("quality", "steps"):
         return run_child(lambda: (_quality if options.command == "quality" else _steps)(options))
     if options.command == "ceilings":
-        from include.tuning.ceilings import ceilings_result
+        from include.tuning.ceilings import measure_ceilings
 
-        found = ceilings_result()
+        found = asdict(measure_ceilings())
         if options.out:
             options.out.write_text(json.dumps(found, indent=2), encoding="utf-8")
         print(json.dumps(found))

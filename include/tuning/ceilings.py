@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from include.generation.leases import device_lease, is_cpu_build
@@ -62,8 +61,3 @@ def measure_ceilings(seconds: float = SECONDS, side: int = SIDE) -> Ceilings:
         moved = _rate(lambda: target.copy_(source), 2.0 * source.numel() * 4, wait, seconds)
         name = "cpu" if cpu else torch.cuda.get_device_name()
     return Ceilings(flops, low, moved, f"measured on {name}")
-
-
-def ceilings_result() -> dict[str, Any]:
-    """The measured ceilings as JSON."""
-    return asdict(measure_ceilings())

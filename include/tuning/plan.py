@@ -109,10 +109,15 @@ class TuningSettings(Frozen):
     hosted_price_source: str = ""
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> TuningSettings:
+    def _measurements_tell(self) -> TuningSettings:
         names = [candidate.name for candidate in self.candidates]
         if len({*names, "baseline", "incumbent"}) < len(names) + 2:
             raise ValueError("two candidates have one name, or one is named baseline or incumbent")
+        widest = max(self.grid.max_num_seqs) * max(self.grid.windows)
+        if self.probe_requests < widest:
+            raise ValueError(
+                f"probe_requests {self.probe_requests} never fills the widest window, {widest}: looks would be alike"
+            )
         return self
 
 

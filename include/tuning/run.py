@@ -13,7 +13,6 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -96,34 +95,29 @@ class TuningRun:
         self.notebook = Notebook(folder / "measurements.jsonl")
         self.requests = len(read_requests(folder / "workload.jsonl"))
 
-    def run(self, ceilings: Ceilings | None = None) -> Row:
+    def run(self) -> Row:
         """Measures, and writes `result.json`. Failing candidates are results; a failing baseline raises RuntimeError."""
-        if ceilings is not None:
-            write_json(self.folder / "ceilings.json", asdict(ceilings))
-        baseline = baseline_of(self.base, self.tuning)
-        with Trial(self.folder, BASELINE, "final", baseline, self.notebook) as trial:
-            rates = [r for n in range(self.tuning.repeats) if (r := trial.measure(None, self.tuning.requests, n))]
-        if len(rates) < self.tuning.repeats:
+        if None in self._repeat(BASELINE, baseline_of(self.base, self.tuning)):
             raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
-        with Trial(self.folder, INCUMBENT, "final", self.incumbent, self.notebook) as trial:
-            for repeat in range(self.tuning.repeats):
-                trial.measure(None, self.tuning.requests, repeat)
-        best = self._search(max(rates))
+        self._repeat(INCUMBENT, self.incumbent)
+        best = self._search()
         for candidate, found in sorted(best, key=lambda pair: pair[1].rate, reverse=True)[: self.tuning.finalists]:
-            if found.cell is None:
-                continue
-            profile = with_cell(candidate.profile(self.base), found.cell)
-            with Trial(self.folder, candidate.name, "final", profile, self.notebook) as trial:
-                for repeat in range(self.tuning.repeats):
-                    trial.measure(None, self.tuning.requests, repeat)
+            if found.cell is not None:
+                self._repeat(candidate.name, with_cell(candidate.profile(self.base), found.cell))
         result = self.result()
         write_json(self.folder / "result.json", result)
         return result
 
-    def _search(self, known: float) -> list[tuple[Candidate, Found]]:
+    def _repeat(self, name: str, profile: EngineProfile) -> list[float | None]:
+        """The rates of an engine that is started for these settings alone."""
+        with Trial(self.folder, name, "final", profile, self.notebook) as trial:
+            return [trial.measure(None, self.tuning.requests, repeat) for repeat in range(self.tuning.repeats)]
+
+    def _search(self) -> list[tuple[Candidate, Found]]:
         """The best cell of every candidate; later candidates begin with the best cells of earlier ones."""
         found: list[tuple[Candidate, Found]] = []
         seen: list[Cell] = []
+        look = 0.0
         for candidate in self.tuning.candidates:
             shape = self.tuning.grid.shape(candidate.profile(self.base))
             bounds = Bounds(shape.engine_args["max_num_seqs"], shape.engine_args["max_num_batched_tokens"])
@@ -135,13 +129,13 @@ class TuningRun:
                     requests=self.tuning.requests,
                     probe_requests=self.tuning.probe_requests,
                     hopeless=self.tuning.hopeless,
-                    known=known,
+                    known=look,
                     most=self.tuning.fine_steps,
                     seen=seen[-3:],
                 )
             if best.cell is not None:
                 seen = [*[cell for cell in seen if cell != best.cell], best.cell]
-                known = max(known, best.rate)
+                look = max(look, best.look)
             found.append((candidate, best))
         return found
 
@@ -175,11 +169,11 @@ class TuningRun:
         }
 
     def _workload(self, baseline: Row) -> Row:
-        """Lengths of prompts and answers, and whether reading prompts or writing answers takes the roof's time."""
+        """Lengths of prompts and answers, and whether reading the ones or writing the others takes longer at the roof."""
         path = self.folder / "workload.json"
         known: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        bound = {"arithmetic": "prefill", "memory": "decode"}.get(str(baseline.get("binds")))
-        return known | {"mean_output_tokens": baseline["per_request"]["output_tokens"], "bound_by": bound}
+        outputs = baseline["per_request"]["output_tokens"]
+        return known | {"mean_output_tokens": outputs, "bound_by": baseline.get("bound_by")}
 
     def _roofline(self, row: Row) -> Row:
         """Share of the roof and which term binds, by the measured ceilings, else the data sheet's."""
@@ -191,18 +185,22 @@ class TuningRun:
         if measured is None or shape is None or not row["requests_per_s"]:
             return {"roofline_share": None}
         each = row["per_request"]
-        work = Work(
-            round(1000 * (each["prompt_tokens"] - each["cached_tokens"] + each["output_tokens"])),
+        read, written = (
+            round(1000 * (each["prompt_tokens"] - each["cached_tokens"])),
             round(1000 * each["output_tokens"]),
-            each["prompt_tokens"] + each["output_tokens"] / 2,
         )
+        context = each["prompt_tokens"] + each["output_tokens"] / 2
         batch = min(int((row.get("engine") or {}).get("max_num_seqs") or 256), profile.batch_size)
-        best = roof(profile, shape, measured, work, batch)
+        best, prefill, decode = (
+            roof(profile, shape, measured, Work(computed, outputs, context), batch)
+            for computed, outputs in ((read + written, written), (read, 0), (written, written))
+        )
         operations = best.intensity * best.memory_s * measured.bytes_per_s
         return {
             "roofline_share": round(best.seconds / (1000 / row["requests_per_s"]), 3),
             "roof_requests_per_s": round(1000 / best.seconds, 1),
             "binds": best.binds,
+            "bound_by": "prefill" if prefill.seconds >= decode.seconds else "decode",
             "intensity": round(best.intensity, 1),
             "operations_per_request": round(operations / 1000),
             "ceilings": measured.source,

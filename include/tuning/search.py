@@ -26,10 +26,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best cell of one engine and its rate in requests per second; None where every cell failed."""
+    """The best cell of one engine, its rate in requests per second and that of the best first look; None: all failed."""
 
     cell: Cell | None
     rate: float
+    look: float
 
 
 def _rounded(value: float) -> int:
@@ -65,7 +66,7 @@ def find_best(
     """The fastest cell of one engine.
 
     Every cell of the coarse grid gets a first look of `probe_requests`; the best two, unless below `hopeless` times the
-    best of them and of `known` (another engine's rate), are measured with `requests`. From the better one the fine search
+    best of them and of `known` (another engine's best look), are measured with `requests`. From the better one the fine search
     walks to whichever neighbour is faster by more than noise, for at most `most` measurements. `seen` cells, the best
     ones of earlier engines, are looked at first.
     """
@@ -75,9 +76,10 @@ def find_best(
             looks[cell] = measure(cell, probe_requests) or 0.0
     ranked = sorted(looks, key=lambda cell: looks[cell], reverse=True)
     if not ranked or not looks[ranked[0]]:
-        return Found(None, 0.0)
+        return Found(None, 0.0, 0.0)
+    # Looks are compared with looks: a short measurement has a larger share of ramp and drain.
     if looks[ranked[0]] < hopeless * known:
-        return Found(ranked[0], looks[ranked[0]])
+        return Found(ranked[0], looks[ranked[0]], looks[ranked[0]])
     worth = [cell for cell in ranked[:2] if looks[cell] >= hopeless * looks[ranked[0]]]
     rates = {cell: measure(cell, requests) or 0.0 for cell in worth}
     best = max(rates, key=lambda cell: rates[cell])
@@ -90,7 +92,6 @@ def find_best(
                 continue
             left -= 1
             look = measure(cell, probe_requests) or 0.0
-            # Looks are compared with looks: a short measurement has a larger share of ramp and drain.
             if best in looks and look <= looks[best] * (1 + TIE):
                 rates[cell] = 0.0
                 continue
@@ -99,4 +100,4 @@ def find_best(
             if rates[cell] > rates[best] * (1 + TIE):
                 best, improved = cell, True
                 break
-    return Found(best, rates[best])
+    return Found(best, rates[best], max(looks.values()))

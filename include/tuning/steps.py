@@ -22,7 +22,7 @@ from include.generation.engine import Request, open_engine
 from include.generation.leases import device_lease
 from include.generation.window import run_window
 from include.settings import EngineProfile
-from include.tuning.trial import WARM_UP, taken
+from include.tuning.trial import taken, warm_up
 
 STEP_NAME = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 # The first pattern that a kernel's name matches says its kind.
@@ -120,7 +120,7 @@ def profile_steps(
         }
         profiled = profile.model_copy(update={"engine_args": profile.engine_args | {"profiler_config": config}})
         with device_lease(wait_seconds=profile.lease_wait_s), open_engine(profiled) as engine:
-            list(run_window(engine, taken(requests, WARM_UP)))
+            warm_up(engine, requests)
             engine.trace(True)
             for _ in run_window(engine, taken(requests, count)):
                 pass

@@ -77,13 +77,19 @@ def measure(engine: Engine, requests: Sequence[Request], cell: dict[str, Any] | 
     }
 
 
-def serve(profile: EngineProfile, requests: Sequence[Request]) -> dict[str, Any]:
+def warm_up(engine: Engine, requests: Sequence[Request]) -> None:
+    """A window of requests at most, so that the first measurement compiles and allocates nothing."""
+    for _ in run_window(engine, taken(requests, min(WARM_UP, engine.profile.batch_size))):
+        pass
+
+
+def serve(profile: EngineProfile, requests: Sequence[Request]) -> None:
     """Starts the profile's engine and measures until standard input ends. Raises EngineError with the engine's reason."""
     check_profile(profile)
     with device_lease(wait_seconds=profile.lease_wait_s):
         check_profile(profile, device=True)
         with open_engine(profile, adjustable=True) as engine:
-            list(run_window(engine, taken(requests, min(WARM_UP, profile.batch_size))))
+            warm_up(engine, requests)
             tokens = [ids for ids in engine.encode(requests) if ids is not None]
             metrics = engine.metrics()
             emit(
@@ -92,4 +98,3 @@ def serve(profile: EngineProfile, requests: Sequence[Request]) -> dict[str, Any]
             for line in sys.stdin:
                 asked = json.loads(line)
                 emit(**measure(engine, requests, asked["cell"], asked["requests"]))
-    return {}

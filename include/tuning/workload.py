@@ -100,14 +100,6 @@ def write_requests(path: Path, requests: Iterable[Request]) -> None:
     os.replace(hidden, path)
 
 
-def fixed_lengths(requests: Iterable[Request], lengths: Sequence[int], seed: int) -> Iterator[Request]:
-    """The requests with an output length drawn for each, for a model whose weights mean nothing."""
-    draw = random.Random(seed)  # noqa: S311
-    for request in requests:
-        sampling = {**request.sampling_params, "max_tokens": draw.choice(lengths), "ignore_eos": True}
-        yield replace(request, sampling_params=sampling)
-
-
 def synthetic(requests: Sequence[Request], count: int, seed: int) -> Iterator[Request]:
     """`count` prompts like the given ones: the same fixed part, lengths drawn from theirs, words drawn from all of theirs.
 

@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
     tuning = TuningSettings.model_validate({
         "grid": {"max_num_seqs": [256, 512], "max_num_batched_tokens": [8192]},
         "candidates": [{"name": name} for name in ("bf16", "fp8", "slow", NASTY)],
-        "gpu_hour_price": 3.5, "hosted_price_per_million": {"title": 120.0}, "hosted_price_source": "a price list",
+        "probe_requests": 1_024, "gpu_hour_price": 3.5, "hosted_price_per_million": {"title": 120.0}, "hosted_price_source": "a price list",
     })  # fmt: skip
     prompts = [
         Request(id=str(n), messages=[{"role": "user", "content": "t"}], sampling_params={}) for n in range(2_000)
@@ -68,13 +68,13 @@ def folder(tmp_path: Path) -> Path:
     open_folder(tmp_path / "run", "title", base, tuning, prompts)
     baseline = baseline_of(base, tuning)
     rows = [row(baseline, "baseline", rate, None) for rate in (151.25, 150.0, 152.5)]
-    rows += [row(base, "bf16", rate, (*cell, "refill"), requests=500)
+    rows += [row(base, "bf16", rate, (*cell, "refill"), requests=1_024)
              for rate, cell in ((171.5, (256, 8192, 256)), (180.75, (256, 8192, 512)))]  # fmt: skip
-    rows += [row(base, "bf16", 202.0, (512, 8192, 512, "closed"), requests=500, error="CUDA out of memory")]
+    rows += [row(base, "bf16", 202.0, (512, 8192, 512, "closed"), requests=1_024, error="CUDA out of memory")]
     rows += [row(base, "bf16", 260.0, (256, 8192, 512, "refill")), row(fp8, "fp8", 300.5, (256, 8192, 512, "refill"))]
-    rows += [row(fp8, "fp8", 222.0, (256, 8192, 512, "refill"), requests=500)]
-    rows += [row(base, "slow", 111.0, (256, 8192, 512, "refill"), requests=500)]
-    rows += [row(base, NASTY, 1.0, (256, 8192, 512, "refill"), requests=500, error=f"no kernel for {NASTY}")]
+    rows += [row(fp8, "fp8", 222.0, (256, 8192, 512, "refill"), requests=1_024)]
+    rows += [row(base, "slow", 111.0, (256, 8192, 512, "refill"), requests=1_024)]
+    rows += [row(base, NASTY, 1.0, (256, 8192, 512, "refill"), requests=1_024, error=f"no kernel for {NASTY}")]
     rows += [row(fp8, "fp8", rate, None) for rate in (302.5, 301.0, 305.0)]
     rows += [row(base, "bf16", rate, None) for rate in (255.0, 258.0, 256.5)]
     (tmp_path / "run" / "measurements.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
@@ -144,7 +144,7 @@ def test_candidates_are_compared_by_measurements_of_one_length(folder: Path) -> 
     rate, against, below, measured, _ = cells(ranked, "bf16")[1:]
     assert (rate, below, measured) == ("256.5", f"{100 * (1 - 256.5 / 302.5):.1f}%", "median of 3 × 2000 prompts")
     assert against.startswith(f"{256.5 / 302.5:.3f} (0.8")
-    assert cells(ranked, "slow")[1:5] == ["111", "0.500", "50.0%", "first look, 500 prompts"]
+    assert cells(ranked, "slow")[1:5] == ["111", "0.500", "50.0%", "first look, 1024 prompts"]
     places = [ranked.index(f"<td>{name}</td>") for name in ("fp8", "bf16", "slow")]
     assert places == sorted(places)
 

@@ -22,7 +22,7 @@ TUNING = TuningSettings(
         Candidate(name="low", engine_args={"quantization": "x"}),
     ),
     requests=100,
-    probe_requests=20,
+    probe_requests=32,
     finalists=2,
     repeats=2,
 )
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cell | None]]:
         if trial.name == "broken":
             return {"requests": requests, "error": "this GPU cannot do that"}
         seqs = cell.max_num_seqs if cell else int(trial.profile.engine_args.get("max_num_seqs", 16))
-        rate = SPEED[trial.name] * seqs / 16
+        rate = SPEED[trial.name] * seqs / 16 * (0.5 if requests < TUNING.requests else 1.0)  # ramp and drain
         tokens = {"prompt_tokens": 300 * requests, "cached_tokens": 100 * requests, "output_tokens": 16 * requests}
         figures = {"errors": 0, "seconds": requests / rate, "requests_per_s": rate, "latency_p95_s": 1.0}
         return {"requests": requests, **figures, **tokens}
@@ -65,6 +65,18 @@ def test_the_fastest_candidate_leads_with_its_best_cell_and_its_ratio(tmp_path: 
     assert [row["candidate"] for row in result["finalists"]] == ["low", "plain"]
     assert best["per_request"] == {"prompt_tokens": 300.0, "cached_tokens": 100.0, "output_tokens": 16.0}
     assert result["failures"] == {"broken": "this GPU cannot do that"}
+
+
+def test_an_engine_is_hopeless_by_first_looks_only(tmp_path: Path, asked: list[Any]) -> None:
+    run = opened(tmp_path)
+    run.run()
+    long = {r["candidate"] for r in run.notebook.rows if r["stage"] == "search" and r["requests"] == TUNING.requests}
+    assert long == {"plain", "low"}  # a look at `low` shows 30, below 0.8 of the 40 that `plain` reached at length
+
+
+def test_looks_that_never_fill_a_window_are_refused() -> None:
+    with pytest.raises(ValueError, match="probe_requests 31 never fills the widest window, 32"):
+        TuningSettings.model_validate(TUNING.model_dump() | {"probe_requests": 31})
 
 
 def test_a_run_that_starts_again_measures_what_is_missing_only(tmp_path: Path, asked: list[Any]) -> None:
