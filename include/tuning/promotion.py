@@ -23,7 +23,7 @@ def choose(folder: Path) -> Row:
     ValueError that says of every finalist why not.
     """
     result, quality = _read(folder, "result.json"), _read(folder, "quality.json").get("candidates", {})
-    if not result:
+    if not result.get("complete", bool(result)):
         raise ValueError(f"nothing is promoted: {folder} holds no finished tuning run")
     if not (incumbent := result.get("incumbent")) or not incumbent["rates"]:
         raise ValueError(

@@ -96,7 +96,10 @@ class TuningRun:
         self.requests = len(read_requests(folder / "workload.jsonl"))
 
     def run(self) -> Row:
-        """Measures, and writes `result.json`. Failing candidates are results; a failing baseline raises RuntimeError."""
+        """Measures, and writes `result.json` after every engine, so that a run which is cut off leaves a result too.
+
+        Failing candidates are results; a failing baseline raises RuntimeError.
+        """
         if None in self._repeat(BASELINE, baseline_of(self.base, self.tuning)):
             raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
         self._repeat(INCUMBENT, self.incumbent)
@@ -104,14 +107,20 @@ class TuningRun:
         for candidate, found in sorted(best, key=lambda pair: pair[1].rate, reverse=True)[: self.tuning.finalists]:
             if found.cell is not None:
                 self._repeat(candidate.name, with_cell(candidate.profile(self.base), found.cell))
-        result = self.result()
+        return self._write_result(complete=True)
+
+    def _write_result(self, *, complete: bool) -> Row:
+        result = {"complete": complete} | self.result()
         write_json(self.folder / "result.json", result)
         return result
 
     def _repeat(self, name: str, profile: EngineProfile) -> list[float | None]:
         """The rates of an engine that is started for these settings alone."""
         with Trial(self.folder, name, "final", profile, self.notebook) as trial:
-            return [trial.measure(None, self.tuning.requests, repeat) for repeat in range(self.tuning.repeats)]
+            rates = [trial.measure(None, self.tuning.requests, repeat) for repeat in range(self.tuning.repeats)]
+        if None not in rates:
+            self._write_result(complete=False)
+        return rates
 
     def _search(self) -> list[tuple[Candidate, Found]]:
         """The best cell of every candidate; later candidates begin with the best cells of earlier ones."""

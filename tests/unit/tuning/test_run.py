@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,22 @@ def test_the_fastest_candidate_leads_with_its_best_cell_and_its_ratio(tmp_path: 
     assert [row["candidate"] for row in result["finalists"]] == ["low", "plain"]
     assert best["per_request"] == {"prompt_tokens": 300.0, "cached_tokens": 100.0, "output_tokens": 16.0}
     assert result["failures"] == {"broken": "this GPU cannot do that"}
+
+
+def cut_off() -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_is_cut_off_leaves_the_result_of_the_engines_measured_so_far(
+    tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = opened(tmp_path)
+    monkeypatch.setattr(run, "_search", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    left = json.loads((tmp_path / "result.json").read_text())
+    assert (left["complete"], left["incumbent"]["ratio"], left["finalists"]) == (False, 1.5, [])
+    assert opened(tmp_path).run()["complete"]
 
 
 def test_an_engine_is_hopeless_by_first_looks_only(tmp_path: Path, asked: list[Any]) -> None:
