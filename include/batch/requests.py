@@ -184,7 +184,7 @@ def _number(values: dict[str, Any], name: str, least: float, most: float, *, who
             name,
             f"{name} is {json.dumps(value)[:80]}: it must be a {'whole ' if whole else ''}number from {least} to {most}",
         )
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _limits(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ PART = ".part"
 _FINISHED = {"stop", "length", "content_filter"}  # what a chat completion without tools may end with
 
 
-def completion(output: Output, model: str, name: str, fingerprint: str) -> dict[str, Any]:
-    """A `chat.completion` body. `model` is the name that the request asked for, so that its reader finds what it knows."""
+def completion(output: Output, model: str, name: str, fingerprint: str, alternatives: int = 0) -> dict[str, Any]:
+    """A `chat.completion` body, with that many alternatives per token where it has log probabilities. `model` is the name that the request asked for, so that its reader finds what it knows."""
     return {
         "id": f"chatcmpl-{name}",
         "object": "chat.completion",
@@ -29,7 +29,7 @@ def completion(output: Output, model: str, name: str, fingerprint: str) -> dict[
             {
                 "index": 0,
                 "message": {"role": "assistant", "content": output.text, "refusal": None},
-                "logprobs": {"content": [_token(t) for t in output.logprobs], "refusal": None}
+                "logprobs": {"content": [_token(t, alternatives) for t in output.logprobs], "refusal": None}
                 if output.logprobs
                 else None,
                 "finish_reason": output.finish_reason if output.finish_reason in _FINISHED else "stop",
@@ -45,9 +45,9 @@ def completion(output: Output, model: str, name: str, fingerprint: str) -> dict[
     }
 
 
-def _token(found: TokenLogprob) -> dict[str, Any]:
+def _token(found: TokenLogprob, alternatives: int) -> dict[str, Any]:
     top = sorted(found.top.items(), key=lambda pair: -pair[1])
-    return _place(found.token, found.logprob) | {"top_logprobs": [_place(*pair) for pair in top]}
+    return _place(found.token, found.logprob) | {"top_logprobs": [_place(*pair) for pair in top[:alternatives]]}
 
 
 def _place(token: str, logprob: float) -> dict[str, Any]:

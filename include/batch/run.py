@@ -198,7 +198,8 @@ class BatchRun:
             self._fail(number, pending.custom_id, LineError(code, message, answered=output.error in _CODES))
             return
         name = f"{self.fingerprint}-{number}"
-        body = completion(output, pending.model, name, self.fingerprint)
+        alternatives = int(pending.request.sampling_params.get("logprobs", 0))
+        body = completion(output, pending.model, name, self.fingerprint, alternatives)
         self.results.write(result_line(name, pending.custom_id, body))
         self._count(output.prompt_tokens, output.output_tokens)
         self.progress.add(output.output_tokens)
