@@ -72,10 +72,12 @@ class BatchRun:
         """Answers what is missing and publishes the files; see `run_batch`."""
         manifest = Store(str(self.out.parent)), f"{self.out.name}.manifest.json"
         with ExitStack() as held:
-            self.results, self.faults = (GrowingFile(path, self.fingerprint) for path in (self.out, self.errors))
+            self.results = GrowingFile(self.out, self.fingerprint)
             held.callback(self.results.close)
+            self.faults = GrowingFile(self.errors, self.fingerprint)
             held.callback(self.faults.close)
             if (finished := self._finished(*manifest)) is not None:
+                log.info("%s is complete; nothing to do", self.out)
                 for file in (self.results, self.faults):
                     file.close(drop=True)
                 return finished
@@ -87,6 +89,7 @@ class BatchRun:
             for output in session.run(self._requests(), again=again):
                 self._take(output, again)
             self.progress.report()
+            manifest[0].remove(manifest[1])  # an earlier batch's: it must not stand beside this one's files
             for file in (self.faults, self.results):
                 file.publish()
             found = self._manifest(session)

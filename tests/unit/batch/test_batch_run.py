@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from include.batch.results import GrowingFile
 from include.generation.engine import EngineError, Output, Request
 from include.settings import SettingsError
 from tests.batching import jsonl, line, rows_of
@@ -86,6 +87,24 @@ def test_a_part_of_other_settings_is_dropped(batch: Any) -> None:
         made.run(many(8), dying_after(5))
     assert batch_with(made, lineage="another").run()["resumed"] == 0
     assert len(made.asked) == 8
+
+
+def test_a_new_batch_never_stands_beside_the_manifest_of_the_one_before(
+    batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = batch()
+    made.run(many(3))
+
+    def full(self: GrowingFile) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GrowingFile, "publish", full)
+        with pytest.raises(OSError, match="No space left"):
+            made.run(many(4))
+    assert not made.manifest.exists()
+    assert made.run()["request_counts"]["completed"] == 4
+    assert made.asked == []
 
 
 @pytest.mark.parametrize("renamed", [["errors"], ["errors", "results"]])
