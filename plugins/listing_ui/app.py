@@ -6,6 +6,7 @@ shown, its logs. Pages carry a content security policy that allows no script at 
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import date
@@ -16,6 +17,7 @@ from urllib.parse import urlencode
 import jinja2
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
+from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
@@ -23,11 +25,12 @@ from include.partitions import Store, TornPartError
 from include.reporting import refused
 from include.reporting.history import TaskNight, run_nights, run_page, run_store
 from include.reporting.text import interval, percent
-from include.settings import load_settings, resolve_path
+from include.settings import SettingsError, load_settings, resolve_path
 from listing_operators.urls import sqlalchemy_url
 from listing_ui.addresses import DAG_ID
 from listing_ui.charts import HEIGHT, WIDTH, Chart, chart
 
+log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 FOLDER = FilePath(__file__).parent / "templates"
 TREND_RUNS = 60
@@ -54,8 +57,12 @@ def data_url() -> str:
 
 
 def warehouse_url() -> str:
-    """The warehouse's URL, with its password, from Airflow's connection."""
-    return sqlalchemy_url("ads_warehouse")
+    """The warehouse's URL, with its password, from Airflow's connection; empty without one, which the history then says."""
+    try:
+        return sqlalchemy_url("ads_warehouse")
+    except (AirflowNotFoundException, SettingsError) as error:
+        log.warning("no warehouse: %s", error)
+        return ""
 
 
 DataUrl = Annotated[str, Depends(data_url)]

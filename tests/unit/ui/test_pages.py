@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi.testclient import TestClient
 
 from include.warehouse.database import engine_for
@@ -75,6 +76,20 @@ def test_history_links_to_the_run_and_its_quarantine(allowed: TestClient) -> Non
     assert f'href="{QUARANTINE}"' in text
     for figure in ("published", "140", "19", "75.0%", "87.5% (53.0% to 98.0%)", "2.50"):
         assert figure in text, figure
+
+
+def test_without_a_warehouse_connection_the_folders_are_shown(
+    allowed: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "sqlalchemy_url", missing)
+    del allowed.app.dependency_overrides[pages.warehouse_url]
+    text = allowed.get("/").text
+    assert "What became of the copy later is not shown" in text
+    assert f'href="{RUN}"' in text
+
+
+def missing(conn_id: str) -> str:
+    raise AirflowNotFoundException(conn_id)
 
 
 def test_history_is_paged(allowed: TestClient, tmp_path: Path) -> None:
