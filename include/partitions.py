@@ -230,12 +230,14 @@ class Store:
             except (pa.ArrowInvalid, OSError) as error:
                 raise TornPartError(f"{self.path(path)} is not a whole Parquet file: {error}") from error
 
-    def read_batches(self, folder: str, columns: Sequence[str], batch_rows: int = 8192) -> Iterator[pa.RecordBatch]:
-        """Streams the parts of a folder as Arrow batches of these columns, in this order.
+    def read_batches(
+        self, paths: str | Iterable[str], columns: Sequence[str], batch_rows: int = 8192
+    ) -> Iterator[pa.RecordBatch]:
+        """Streams a folder, or a list of parts, as Arrow batches of these columns, in this order.
 
         Raises TornPartError when a part cannot be read or lacks a column.
         """
-        for path in self.list(folder):
+        for path in self.list(paths) if isinstance(paths, str) else paths:
             try:
                 with self.fs.open(self.path(path), "rb") as file:
                     for batch in pq.ParquetFile(file).iter_batches(batch_size=batch_rows, columns=list(columns)):

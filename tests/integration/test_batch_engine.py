@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletion
 from include.settings import PROJECT_ROOT
 from tests.batching import jsonl, line, rows_of
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 SCHEMA = {"type": "object", "properties": {"verdict": {"enum": ["pass", "fail"]}}, "required": ["verdict"], "additionalProperties": False}  # fmt: skip
 
@@ -40,7 +40,7 @@ def test_a_file_of_every_kind_of_line_is_answered_and_a_killed_run_goes_on(tmp_p
         line("logprobs", max_tokens=4, logprobs=True, top_logprobs=2),
         line("long", messages=[{"role": "user", "content": "word " * 200_000}]),
         line("stream", stream=True),
-        *(line(f"more-{n}", max_tokens=200, seed=n) for n in range(300)),
+        *(line(f"more-{n}", max_tokens=100, seed=n) for n in range(150)),
     ]
     (tmp_path / "requests.jsonl").write_bytes(jsonl(*rows))
     part = tmp_path / "results.jsonl.part"

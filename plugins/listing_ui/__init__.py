@@ -1,0 +1,1 @@
+"""Pages in Airflow about the nightly runs: history, trends, reports and quarantine."""
