@@ -66,6 +66,16 @@ def enhance_listings() -> None:
                 generate >> validate
 
             processed = process_bin.expand(bin_index=bins)
+            if escalation := SETTINGS.tasks[name].escalation:
+                escalate = GPUTaskOperator(
+                    task_id="escalate",
+                    pool="gpu",
+                    trigger_rule=TriggerRule.NONE_FAILED,
+                    arguments=["include.escalation", "--run-dir", run_dir, "--task", name],
+                    connections=endpoint_connections(SETTINGS.engines[escalation.engine]),
+                )
+                processed >> escalate
+                processed = escalate
             sample = task(trigger_rule=TriggerRule.NONE_FAILED)(stages.sample)(run_dir, name)
             judge = GPUTaskOperator(
                 task_id="judge",

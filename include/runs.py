@@ -149,6 +149,11 @@ class Run:
         return f"generated/{task}/bin-{bin_index:04d}"
 
     @staticmethod
+    def escalated(task: str, bin_index: int) -> str:
+        """A larger model's answers to refused texts; validation puts them in the place of the bin's own."""
+        return f"escalated/{task}/bin-{bin_index:04d}"
+
+    @staticmethod
     def verdicts(task: str, bin_index: int) -> str:
         return f"verdicts/{task}/bin-{bin_index:04d}"
 

@@ -165,6 +165,23 @@ class GateSettings(Frozen):
         return self
 
 
+class EscalationSettings(Frozen):
+    """Refused answers go to a larger model once, within a budget per run; see include.escalation. Prices are per million tokens."""
+
+    engine: str  # engine profile, of a larger model or of an endpoint
+    template: str = "escalation.j2"
+    max_texts: Count  # distinct texts
+    max_cost: float | None = Field(default=None, gt=0)  # in the currency of the prices
+    input_price: float = Field(default=0.0, ge=0)
+    output_price: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _cost_can_be_counted(self) -> EscalationSettings:
+        if self.max_cost is not None and not (self.input_price or self.output_price):
+            raise ValueError("max_cost needs input_price and output_price: without them nothing is ever spent")
+        return self
+
+
 class TaskSettings(Frozen):
     """One enhancement task: what is read, how the prompt is made, which model answers, what is accepted."""
 
@@ -179,6 +196,7 @@ class TaskSettings(Frozen):
     overlong: Literal["quarantine", "shorten"] = "quarantine"
     attempts: Count = 2  # of one text: a cut off, empty or failed answer is asked again with other settings
     validators: ValidatorSettings
+    escalation: EscalationSettings | None = None  # None: what is refused keeps the merchant's own copy
     sampling: SamplingSettings
     gate: GateSettings
 
@@ -265,6 +283,7 @@ class Settings(Frozen):
     def _names_resolve(self) -> Settings:
         for owner, engine in [
             *((f"tasks/{t.name}", t.engine) for t in self.tasks.values()),
+            *((f"tasks/{t.name}", t.escalation.engine) for t in self.tasks.values() if t.escalation),
             ("judge", self.judge.engine),
         ]:
             if engine not in self.engines:
@@ -336,7 +355,8 @@ def load_settings(config_dir: str | Path | None = None) -> Settings:
         raise SettingsError(f"no enhancement task in {folder}/tasks; add one YAML file per task")
     engines = {p.stem: read_settings_file(p, EngineProfile, name=p.stem) for p in sorted(folder.glob("engines/*.yaml"))}
     judge = read_settings_file(folder / "judge.yaml", JudgeSettings)
-    for template in (judge.template, *(task.template for task in tasks.values())):
+    escalated = [task.escalation.template for task in tasks.values() if task.escalation]
+    for template in (judge.template, *escalated, *(task.template for task in tasks.values())):
         template_version(template)
     try:
         return Settings(

@@ -87,6 +87,8 @@ class BinWorker:
                 request = first_request(item, self.task, self.profile)
                 if not self.pending and not self.progress.done:
                     self.progress.start()
+                    # Answers of a larger model were to an earlier generation's refusals.
+                    store.remove(self.run.escalated(self.name, self.bin))
                 self.pending[item.text_id] = Pending(item, shard, request)
                 yield request
 

@@ -70,6 +70,15 @@ def run_store(data_url: str, day: date, name: str) -> Store:
     return Store(data_url).child(f"dt={day}", f"run={name}")
 
 
+def find_run(data_url: str, run_id: str) -> tuple[date, str] | None:
+    """(partition date, name) of a run by its id, the newest date if several have it. One look for each date until then."""
+    name, data = _UNSAFE.sub("_", run_id), Store(data_url)
+    for day in sorted(_days(data), reverse=True):
+        if run_store(data_url, day, name).exists("run.json"):
+            return day, name
+    return None
+
+
 def parse_after(after: str) -> tuple[date, str] | None:
     """The cursor `2026-01-14/run name`; None for an empty one. Raises ValueError when it is neither."""
     day, _, name = after.partition("/")

@@ -57,6 +57,14 @@ def _outcome(gate: dict[str, Any], reconciled: dict[str, Any], last_stage: str) 
     return status if status == "empty" else f"gate_{status}"
 
 
+def _escalation(manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """What a larger model made of refused texts; None where the enhancement task has no escalation, or it did not run."""
+    texts: dict[str, int] = manifest.get("texts", {})
+    kept = {name: manifest.get(name) for name in ("status", "engine_profile", "accepted_listings", "cost")}
+    asked = texts.get("asked", 0) + texts.get("resumed", 0)
+    return kept | {"asked": asked, "refused_listings": texts.get("refused_listings", 0)} if manifest else None
+
+
 def summarise_task(run: Run, task: str) -> dict[str, Any]:
     """One enhancement task's figures. A stage that did not run leaves nulls, and `outcome` says where it stopped."""
     extract, gate = _manifest(run, task, "extract"), _manifest(run, task, "gate")
@@ -73,6 +81,7 @@ def summarise_task(run: Run, task: str) -> dict[str, Any]:
         "judge": gate.get("judge")
         or {"sampled": 0, "evaluable": 0, "passed": 0, "errors": 0, "pass_rate": None, "ci95": None},
         "engine_profile": settings.engine,
+        "escalation": _escalation(_manifest(run, task, "escalate")),
         **_throughput(run, task),
     }
 

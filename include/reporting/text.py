@@ -17,6 +17,15 @@ def interval(values: Any) -> str:
     return "" if not values else f" ({percent(values[0])} to {percent(values[1])})"
 
 
+def escalation_text(found: dict[str, Any]) -> str:
+    """What the larger model was asked, what came of it, and its cost where prices are configured."""
+    cost = f", cost {found['cost']:.2f}" if found.get("cost") else ""
+    return (
+        f"{found['asked']} refused texts to {found['engine_profile']} ({found['status']}), "
+        f"{found['accepted_listings']} of {found['refused_listings']} refused listings accepted by it{cost}"
+    )
+
+
 def summary_text(summary: dict[str, Any]) -> str:
     """The summary as a table, one column per enhancement task, with reasons and the gate's words below it."""
     tasks = summary["tasks"]
@@ -45,6 +54,8 @@ def summary_text(summary: dict[str, Any]) -> str:
                 f"  !! {name}: gate in demo mode: compared with the measured baseline of a weak model, "
                 "without calibration. Not for production copy."
             )
+        if found := task.get("escalation"):
+            lines.append(f"  {name} escalated: {escalation_text(found)}")
         lines += [f"  {name} gate: {reason}" for reason in task["gate"]["reasons"] or []]
         if task["outcome"] == "empty":
             lines.append(f"  {name}: nothing new or changed; no engine was started")

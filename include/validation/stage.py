@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,12 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
     store, folders = run.store, (run.verdicts(task, bin_index), run.quarantine(task, STAGE, bin_index))
     for stale in (run.manifest(task, STAGE, bin_index), *folders):
         store.remove(stale)
+    answers = run.generated(task, bin_index), run.escalated(task, bin_index)
     checker = Checker.of(run.spec.settings, task)
     rows_per_part = max(run.spec.settings.pipeline.rows_per_part, 10_000)
     tally, last = _Tally(), started
     with (
-        _answers(store.read_rows(run.generated(task, bin_index), Generation)) as answer_of,
+        _answers(chain.from_iterable(store.read_rows(folder, Generation) for folder in answers)) as answer_of,
         PartWriter(store, folders[0], Verdict, rows_per_part) as verdicts,
         PartWriter(store, folders[1], QuarantinedRow, rows_per_part) as quarantine,
     ):

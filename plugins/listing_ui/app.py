@@ -19,11 +19,11 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
-from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from include.partitions import Store, TornPartError
 from include.reporting import refused
-from include.reporting.history import TaskNight, run_nights, run_page, run_store
+from include.reporting.history import TaskNight, find_run, run_nights, run_page, run_store
 from include.reporting.text import interval, percent
 from include.settings import SettingsError, load_settings, resolve_path
 from listing_operators.urls import sqlalchemy_url
@@ -152,6 +152,12 @@ def create_app() -> FastAPI:
         found = cursor(lambda: run_page(data, warehouse, after=after, limit=TREND_RUNS))
         charts = charts_of(found.nights)
         return page(request, "trends", found=found, charts=charts, width=WIDTH, height=HEIGHT, after=after)
+
+    @app.get("/find/{run_id}", dependencies=runs)
+    def find(request: Request, data: DataUrl, run_id: Annotated[str, Path(max_length=250)]) -> RedirectResponse:
+        if (found := find_run(data, run_id)) is None:
+            raise HTTPException(404, "the run has no folder: its task `open_run` makes it")
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{found[0]}/{found[1]}", headers=_HEADERS)
 
     @app.get("/runs/{day}/{name}", dependencies=runs)
     def run(request: Request, data: DataUrl, store: OpenedRun, day: date, name: RunName) -> HTMLResponse:

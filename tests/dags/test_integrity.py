@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXPECTED_DAG_IDS = {
@@ -29,21 +31,26 @@ started = time.perf_counter()
 bag = DagBag(dag_folder=sys.argv[1])
 seconds = time.perf_counter() - started
 tasks = {dag_id: sorted(t.task_id for t in dag.tasks) for dag_id, dag in bag.dags.items()}
+upstream = {t.task_id: sorted(t.upstream_task_ids - {"open_run"}) for t in bag.dags["enhance_listings"].tasks}
 facts = {dag_id: {"tags": sorted(dag.tags), "doc": bool(dag.doc_md), "catchup": dag.catchup} for dag_id, dag in bag.dags.items()}
-print("RESULT " + json.dumps({"seconds": seconds, "errors": bag.import_errors, "tasks": tasks, "facts": facts,
+print("RESULT " + json.dumps({"seconds": seconds, "errors": bag.import_errors, "tasks": tasks, "facts": facts, "upstream": upstream,
                               "modules": sorted(m for m in sys.argv[2].split(",") if m in sys.modules)}))
 """
 
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    home = tmp_path_factory.mktemp("airflow_home")
+    return parse(tmp_path_factory.mktemp("airflow_home"))
+
+
+def parse(home: Path, **more: str) -> dict:
     environment = os.environ | {
         "AIRFLOW_HOME": str(home),
         "PYTHONPATH": f"{PROJECT}:{PROJECT / 'plugins'}",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        **more,
     }
     done = subprocess.run(
         [sys.executable, "-c", _PARSE, str(PROJECT / "dags"), ",".join(HEAVY)],
@@ -88,6 +95,18 @@ def test_the_nightly_dag_has_one_chain_of_stages_per_enhancement_task(parsed: di
     ]
     chains = [f"{name}.{stage}" for name in ("description", "title") for stage in stages]
     assert parsed["tasks"]["enhance_listings"] == sorted(["open_run", "extract", "report", "finish", *chains])
+
+
+def test_a_task_with_escalation_gets_its_stage_between_the_bins_and_the_sample(tmp_path: Path) -> None:
+    shutil.copytree(PROJECT / "include" / "config", tmp_path / "config")
+    path = tmp_path / "config" / "tasks" / "title.yaml"
+    values = yaml.safe_load(path.read_text()) | {"escalation": {"engine": "gpu-qwen3-4b", "max_texts": 100}}
+    path.write_text(yaml.safe_dump(values))
+    found = parse(tmp_path, LISTING_CONFIG_DIR=str(tmp_path / "config"))
+    assert found["errors"] == {}
+    assert {t for t in found["tasks"]["enhance_listings"] if "escalate" in t} == {"title.escalate"}
+    assert found["upstream"]["title.sample"] == ["title.escalate"]
+    assert found["upstream"]["title.escalate"] == ["title.process_bin.validate"]
 
 
 def test_tuning_ends_with_a_person_and_a_way_back(parsed: dict) -> None:

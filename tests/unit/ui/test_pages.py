@@ -18,7 +18,8 @@ from tests.finished_runs import HOSTILE, finished_run, refusal
 DAY = date(2026, 3, 1)
 RUN = f"/runs/{DAY}/scheduled__2026-03-01T00_00_00_00_00"
 QUARANTINE = f"{RUN}/quarantine/title"
-ADDRESSES = ["/", "/trends", "/style.css", RUN, f"{RUN}/report", QUARANTINE, f"{QUARANTINE}/csv"]
+FIND = "/find/scheduled__2026-03-01T00:00:00%2B00:00"
+ADDRESSES = ["/", FIND, "/trends", "/style.css", RUN, f"{RUN}/report", QUARANTINE, f"{QUARANTINE}/csv"]
 
 
 @pytest.fixture
@@ -48,7 +49,10 @@ def test_every_address_asks_for_a_login(client: TestClient, address: str) -> Non
 def test_no_address_is_left_out(client: TestClient) -> None:
     routes = {route.path for route in client.app.routes}
     assert routes == {
-        re.sub(r"/runs/[^/]+/[^/]+", "/runs/{day}/{name}", a).replace("/title", "/{task}") for a in ADDRESSES
+        re.sub(r"/runs/[^/]+/[^/]+", "/runs/{day}/{name}", a)
+        .replace("/title", "/{task}")
+        .replace(FIND, "/find/{run_id}")
+        for a in ADDRESSES
     }
 
 
@@ -142,6 +146,7 @@ def test_csv_is_a_download_without_formulas(allowed: TestClient) -> None:
 @pytest.mark.parametrize(
     ("address", "status"),
     [
+        ("/find/manual__unknown", 404),
         ("/?after=x", 400),
         (f"{QUARANTINE}?after=part:x", 400),
         ("/runs/2026-03-01/other", 404),
@@ -152,6 +157,10 @@ def test_csv_is_a_download_without_formulas(allowed: TestClient) -> None:
 )
 def test_addresses_that_lead_nowhere(allowed: TestClient, address: str, status: int) -> None:
     assert allowed.get(address).status_code == status
+
+
+def test_a_run_is_found_by_its_id(allowed: TestClient) -> None:
+    assert allowed.get(FIND).url.path == RUN
 
 
 def test_pages_are_told_where_they_are_mounted(allowed: TestClient) -> None:
