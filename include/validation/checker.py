@@ -16,8 +16,6 @@ from include.validation.repairs import repair
 from include.validation.view import Source, TaskContext, View, nfc
 
 _TEMPLATE_CODE = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.S)
-# ASCII without letters and spaces, which call for no check.
-_SIGNS = {code: None if chr(code).isalpha() or code == 32 else chr(code) for code in range(128)}
 _MOST_CHARS = 20_000  # characters whose validators are remembered
 
 
@@ -95,6 +93,7 @@ class Checker:
         self.checks = tuple(v for v in active if not v.fatal)
         self.flags = frozenset[str]().union(*(v.flags for v in active))
         self.marks = _Marks(self.checks)
+        self.signs = {code: chr(code) if self.marks[chr(code)] else None for code in range(128)}  # ASCII that matters
         self.called_for = lru_cache(maxsize=4096)(self._called_for)
         self.context = TaskContext(
             field=task.output_field,
@@ -135,7 +134,7 @@ class Checker:
         if not text:  # a task that has disabled `empty_output`
             return Outcome(text, (), repairs, ())
         marks, known = 0, self.marks
-        for char in set(text.translate(_SIGNS) if text.isascii() else text):
+        for char in set(text.translate(self.signs) if text.isascii() else text):
             marks |= known[char]
         found = [(v, holds) for check, v in self.called_for(marks) if (holds := check(view))]
         if not found:
