@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 STAGE = "extract"
 MISSING_TEXT, DUPLICATE = "missing_text", "duplicate_listing"
 CHANGED_SINCE = "changed_since"
+_BATCHES_PER_COLLECTION = 8  # hardly anything of a batch is in a cycle
 _PARTS_PER_READER = 100_000  # part numbers of reader n start at n times this
 
 
@@ -149,9 +150,10 @@ class Reading:
         """Reads the source to its end. Returns counts by task, rows by shard and what is to be reported."""
         expected, started, done = source.expected(self.window), time.monotonic(), 0
         with Lookup(self.warehouse_url) as self.lookup, _collected_by_batch():
-            for batch in source.batches(self.window):
+            for number, batch in enumerate(source.batches(self.window), start=1):
                 self._take(batch)
-                gc.collect()
+                if number % _BATCHES_PER_COLLECTION == 0:
+                    gc.collect()
                 done += len(batch)
                 rate = max(done, 1) / max(time.monotonic() - started, 1e-6)
                 log.info("%d of %d listings, %.0f/s, %.0f s left", done, expected, rate, max(expected - done, 0) / rate)
