@@ -252,6 +252,13 @@ class FeedSettings(Frozen):
     columns: dict[str, str] = {}  # our field names to the file's column names, where its names are its own
 
 
+class WatchSettings(Frozen):
+    """When a run counts as late or silent; see include.reporting.watch."""
+
+    due_hours: float = Field(default=12.0, gt=0)  # after the end of the partition date
+    silent_minutes: float = Field(default=60.0, gt=0)  # without a new file; generation writes one every minute
+
+
 class PipelineSettings(Frozen):
     """Where data and state live and how work is cut up."""
 
@@ -269,6 +276,7 @@ class PipelineSettings(Frozen):
     holdout_share: dict[str, Share] = {}  # by merchant_id; "*" is every merchant
     opted_out_merchants: frozenset[str] = frozenset()
     lease_minutes: Count = 12 * 60
+    watch: WatchSettings = WatchSettings()
 
 
 class Settings(Frozen):

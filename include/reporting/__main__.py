@@ -1,10 +1,11 @@
-"""`python -m include.reporting show|report|preview`: a run's summary, its HTML report, and copy before and after."""
+"""A run's summary (`show`), its HTML report (`report`), copy before and after (`preview`), and whether it is late (`watch`)."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from include.commands import command_line
@@ -12,20 +13,33 @@ from include.reporting.preview import preview
 from include.reporting.report import write_report
 from include.reporting.summary import latest_run, summarise
 from include.reporting.text import summary_text
+from include.reporting.watch import trouble_of
 from include.runs import CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE, Run, url_from_environment
 from include.settings import load_settings
+
+
+def _watch(day: str | None) -> int:
+    """Status 1 and the alert for a date, default yesterday in UTC, whose run is late or silent; 0 without a word otherwise."""
+    now = datetime.now(UTC)
+    asked = date.fromisoformat(day) if day else now.date() - timedelta(days=1)
+    trouble = trouble_of(load_settings(), asked, now)
+    if trouble is not None:
+        print(trouble.body)
+    return int(trouble is not None)
 
 
 @command_line
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m include.reporting", description=__doc__)
-    parser.add_argument("command", choices=["show", "report", "preview"])
+    parser.add_argument("command", choices=["show", "report", "preview", "watch"])
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--run-dir", help="folder or URL of a run")
     chosen.add_argument("--date", help="partition date; its newest run is taken")
     parser.add_argument("--out", help="also write the summary as JSON (show) or the page (report) to this file")
     parser.add_argument("--rows", type=int, default=5, help="listings that preview shows")
     args = parser.parse_args(argv)
+    if args.command == "watch":
+        return _watch(args.date)
     if args.command != "preview" and not (args.run_dir or args.date):
         parser.error("name a run with --run-dir or --date")
     if args.command == "preview":

@@ -135,6 +135,23 @@ def report(run_dir: str) -> str:
     return write_report(run)
 
 
+def watch() -> str:
+    """Sends one alert if the run of yesterday's date, the newest that is due, is late or silent. Returns its subject."""
+    from datetime import UTC, datetime
+
+    from include.reporting.watch import told_once, trouble_of
+    from include.settings import load_settings
+
+    settings, now = load_settings(), datetime.now(UTC)
+    trouble = trouble_of(settings, now.date() - timedelta(days=1), now)
+    if trouble is None:
+        return ""
+    if told_once(settings, trouble):
+        channel = Variable.get("alert_connection", default=None) or None
+        send_alert(trouble.subject, trouble.body, conn_id=channel, dedup_key=trouble.key)
+    return trouble.subject
+
+
 def finish(run_dir: str | None) -> None:
     """Sends one alert if anything failed, gives the leases back, and then fails the run.
 

@@ -19,6 +19,7 @@ EXPECTED_DAG_IDS = {
     "enhance_listings",
     "roll_back_profile",
     "tune_task_model",
+    "watch_nightly_run",
 }
 HEAVY = ("vllm", "torch", "transformers", "great_expectations", "pandas", "trl", "peft")
 

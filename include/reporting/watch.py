@@ -1,0 +1,103 @@
+"""A look from outside at a night's run: is it late, or has it gone silent? A worker that was killed cannot say so itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from include.partitions import Store
+from include.reporting.summary import GOOD_OUTCOMES
+from include.runs import Run, interval_of
+from include.settings import Settings, resolve_path
+
+_STAGES = ("extract", "sample", "judge", "gate", "load", "reconcile")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What on-call is told once. `key` is the same for the same trouble of the same run."""
+
+    key: str
+    subject: str
+    body: str
+
+
+def trouble_of(settings: Settings, day: date, now: datetime) -> Trouble | None:
+    """What is wrong with the run of a partition date: none was opened, it is late, or it has written nothing for long.
+
+    None for a date with a run that ended well, or one at work; a run that failed has sent its own alert.
+    `watch.due_hours` counts from the end of the date, `watch.silent_minutes` from the newest file of the run.
+    """
+    data, watch = Store(resolve_path(settings.pipeline.data_url)), settings.pipeline.watch
+    due = interval_of(day)[1] + timedelta(hours=watch.due_hours)
+    by = f"It was due by {due:%Y-%m-%d %H:%M} UTC"
+    runs = _runs(data.child(f"dt={day}"))
+    if not runs:
+        look = "look whether the scheduler lives and enhance_listings is not paused, then trigger it with this date"
+        return _trouble(day, "missing", "no run was opened", f"{by}.", look) if now > due else None
+    found = None
+    for store in runs:
+        if (summary := store.read_json("summary.json")) is not None:
+            if all(task["outcome"] in GOOD_OUTCOMES for task in summary["tasks"].values()):
+                return None
+            continue
+        newest = _newest(store)
+        silent = now - newest > timedelta(minutes=watch.silent_minutes)
+        if not silent and now <= due:
+            return None  # another run of the date may wait for this one's lease
+        what = f"nothing was written since {newest:%Y-%m-%d %H:%M} UTC" if silent else "it has not ended"
+        look = (
+            "look for the running task of this run: a worker or host that vanished leaves no failure behind; clear that "
+            "task, finished rows are kept"
+        )
+        kind = "silent" if silent else "late"
+        found = found or _trouble(day, kind, what, f"{by}; {_reached(Run.open(store.url))}.", look, store.url)
+    return found
+
+
+def _trouble(day: date, kind: str, what: str, detail: str, next_step: str, url: str = "") -> Trouble:
+    subject = f"Listing enhancement {day}: {what}"
+    lines = [subject, *([f"data {url}"] if url else []), detail]
+    lines += [
+        "Copy that has not passed its gate is not published; that of earlier runs stays live.",
+        f"next: {next_step}",
+    ]
+    return Trouble(f"{day}/{url.rsplit('/', 1)[-1]}/{kind}", subject, "\n".join(lines))
+
+
+def _runs(day: Store) -> list[Store]:
+    """The opened runs of one date."""
+    if not day.fs.exists(day.root):
+        return []
+    names = sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in day.fs.ls(day.root, detail=False))
+    found = [day.child(name) for name in names if name.startswith("run=")]
+    return [store for store in found if store.exists("run.json")]
+
+
+def _newest(store: Store) -> datetime:
+    """When the run wrote its newest file, in UTC."""
+    store.fs.invalidate_cache()
+    times = [store.fs.modified(path) for path in store.fs.find(store.root)]
+    newest = max(times)
+    return newest if newest.tzinfo else newest.replace(tzinfo=UTC)
+
+
+def _reached(run: Run) -> str:
+    """How far each enhancement task came, and how many bins are done."""
+    told = []
+    for task in run.spec.enhancement_tasks:
+        done = [stage for stage in _STAGES if run.store.exists(run.manifest(task, stage))]
+        bins = len(run.bins(task)) if run.store.exists(run.plan(task)) else 0
+        validated = sum(run.store.exists(run.manifest(task, "validate", b)) for b in range(bins))
+        told.append(f"{task}: {done[-1] if done else 'open'} done, {validated} of {bins} bins validated")
+    return "; ".join(told)
+
+
+def told_once(settings: Settings, trouble: Trouble) -> bool:
+    """Whether this trouble is new; remembers it under the state URL, so that it pages once."""
+    state = Store(resolve_path(settings.pipeline.state_url))
+    path = f"alerts/{trouble.key.replace('/', '_')}.json"
+    if state.exists(path):
+        return False
+    state.write_json(path, {"subject": trouble.subject, "at": datetime.now(UTC).isoformat(timespec="seconds")})
+    return True
