@@ -77,8 +77,7 @@ def _runs(day: Store) -> list[Store]:
 def _newest(store: Store) -> datetime:
     """When the run wrote its newest file, in UTC."""
     store.fs.invalidate_cache()
-    times = [store.fs.modified(path) for path in store.fs.find(store.root)]
-    newest = max(times)
+    newest: datetime = max(store.fs.modified(path) for path in store.fs.find(store.root))
     return newest if newest.tzinfo else newest.replace(tzinfo=UTC)
 
 
