@@ -50,8 +50,8 @@ def _window(run: Run, warehouse_url: str) -> Window:
 def extract(run: Run, *, catalog_url: str, warehouse_url: str) -> dict[str, dict[str, Any]]:
     """Reads the source once and plans the work of every enhancement task; running it again starts afresh.
 
-    Returns manifest(task, "extract") by task. Raises LeaseHeldError, CatalogError, FeedError, UnreachableError or
-    OldSchemaError, each with what to do; no plan is left behind then.
+    Returns manifest(task, "extract") by task. Raises LeaseHeldError, CatalogError, FeedError, UnreachableError, SeenLostError
+    or OldSchemaError, each with what to do; no plan is left behind then.
     """
     check_schema(warehouse_url)
     leases.acquire(run, warehouse_url=warehouse_url)
@@ -78,6 +78,8 @@ def extract(run: Run, *, catalog_url: str, warehouse_url: str) -> dict[str, dict
     else:
         results = _read_side_by_side(run, readers, catalog_url, warehouse_url)
     facts = _facts(results, window, timedelta(hours=pipeline.catalog.lateness_hours), extracted_at)
+    if seen:
+        seen.check_whole()
     manifests = {}
     for task in run.spec.enhancement_tasks:
         retired = _retire(run, task, seen, facts["files"]) if seen and window.start is None else {}

@@ -52,7 +52,7 @@ _REFUSED = ("merchant_id", "listing_id", "staleness_key", "stage", "reason", "de
 
 
 class LoadRefusedError(RuntimeError):
-    """The gate is not open, or the staging table did not pass its audit: nothing was published."""
+    """The gate is not open, or the staging tables are not what was staged and audited: nothing was published."""
 
 
 def _accepted(run: Run, task: str, failed_text_ids: list[str]) -> Iterator[pa.RecordBatch]:
@@ -199,6 +199,10 @@ def _publish(
             connection.exec_driver_sql("SET LOCAL work_mem = '128MB'")
         plan_without(connection, "hashjoin")  # the others keep the key order that rows are written in
         lock_task(connection, task)
+        if any(staging.is_lost(connection) for staging in staged):
+            raise LoadRefusedError(
+                f"{task}: the staging tables were emptied by a crash of the database; nothing was published: run the load again"
+            )
         now = datetime.now(UTC)
         _withdraw_earlier_attempt(connection, copy, facts, now)
         written = write_copy(connection, copy, facts, now)

@@ -16,6 +16,11 @@ from include.warehouse.schema import TREATMENT, key_text, listing_copy
 
 _KEY = ("merchant_id", "listing_id")
 MIN_LIVE = 20  # merchants with less copy may lose all of it
+_FIRST = {"merchant_id": "", "listing_id": ""}  # no listing's key: it goes when a crash empties the unlogged table
+
+
+class SeenLostError(RuntimeError):
+    """What the read has seen is lost, so nobody knows which listings were withdrawn."""
 
 
 class SeenListings:
@@ -48,8 +53,19 @@ class SeenListings:
                 self._table.create(connection)
                 if connection.dialect.name == "postgresql":
                     connection.exec_driver_sql(f"ALTER TABLE {self._table.name} SET UNLOGGED")
+                connection.execute(self._table.insert().values(_FIRST))
 
         retried(run)
+
+    def check_whole(self) -> None:
+        """Raises SeenLostError when a crash of the server has emptied the table since its start."""
+        first = sa.and_(*(self._table.c[name] == value for name, value in _FIRST.items()))
+        with connect(self.url) as connection, connection.begin():
+            if connection.execute(sa.select(self._table).where(first)).first() is None:
+                raise SeenLostError(
+                    "the warehouse crashed while the source was read, and its list of what the source holds is lost; "
+                    "no copy was ended: clear the extract task to read again"
+                )
 
     def drop(self) -> None:
         """Removes the table; does nothing where there is none."""

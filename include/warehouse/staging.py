@@ -94,6 +94,10 @@ class Staging:
             self._index.create(connection)
             return removed
 
+    def is_lost(self, connection: sa.Connection) -> bool:
+        """Whether a crash of the server has emptied the table since it was filled; a crash never takes a part of it."""
+        return self.rows > 0 and connection.execute(sa.select(self.table.c.listing_id).limit(1)).first() is None
+
     def drop(self) -> None:
         """Removes the table; does nothing where there is none."""
 

