@@ -154,6 +154,8 @@ lock: $(DEV)  ## resolve requirements*.in to requirements*.txt, keeping pins tha
 	@$(COMPILE) requirements-cpu.in --override requirements-cpu-overrides.txt -o requirements-cpu.txt \
 	  $(if $(UV_FIND_LINKS),,--extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match) >/dev/null
 	@$(COMPILE) requirements-dev.in --constraint requirements-cpu.txt -o requirements-dev.txt >/dev/null
+	@$(COMPILE) requirements-workers.in --constraint requirements.txt --constraint requirements-cpu.txt \
+	  -o requirements-workers.txt >/dev/null
 	@$(COMPILE) requirements-train.in --constraint requirements-cpu.txt --no-emit-package torch -o requirements-train.txt >/dev/null
 	@git --no-pager diff --stat -- 'requirements*.txt'
 

@@ -8,9 +8,10 @@ from airflow.sdk import Param, TriggerRule, dag, task
 
 from include.settings import load_settings
 from listing_operators import labelling
-from listing_operators.gpu import GPUTaskOperator
+from listing_operators.gpu import GPUTaskOperator, gpu_placement
 
-TASKS = sorted(load_settings().tasks)
+SETTINGS = load_settings()
+TASKS = sorted(SETTINGS.tasks)
 PARAMS = {
     "enhancement_task": Param(TASKS[0], enum=TASKS, description="Whose copy is labelled and whose gate it is for"),
     "run_dir": Param(
@@ -40,7 +41,12 @@ def calibrate_judge() -> None:
     )
     collect = task(trigger_rule=TriggerRule.NONE_FAILED)(labelling.collect_labels)
     collected = collect(first.output, second.output)
-    GPUTaskOperator(task_id="calibrate", pool="gpu", arguments=collected, trigger_rule=TriggerRule.NONE_FAILED)
+    GPUTaskOperator(
+        task_id="calibrate",
+        arguments=collected,
+        trigger_rule=TriggerRule.NONE_FAILED,
+        **gpu_placement(SETTINGS.pipeline),
+    )
 
 
 calibrate_judge()

@@ -6,9 +6,11 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag, task
 
+from include.settings import load_settings
 from listing_operators import distilling
-from listing_operators.gpu import GPUTaskOperator
+from listing_operators.gpu import GPUTaskOperator, gpu_placement
 
+GPU = gpu_placement(load_settings().pipeline)
 PARAMS = {
     "task_model": Param("title", enum=["title", "description", "judge"], description="Which task model is trained"),
     "jsonl": Param([], type="array", items={"type": "string"}, description="Files of lines with source and output"),
@@ -30,8 +32,8 @@ PARAMS = {
 )
 def distill_task_model() -> None:
     commands = task(multiple_outputs=True)(distilling.collect_pairs)()
-    train = GPUTaskOperator(task_id="train", pool="gpu", arguments=commands["train"])
-    evaluate = GPUTaskOperator(task_id="evaluate", pool="gpu", arguments=commands["evaluate"])
+    train = GPUTaskOperator(task_id="train", arguments=commands["train"], **GPU)
+    evaluate = GPUTaskOperator(task_id="evaluate", arguments=commands["evaluate"], **GPU)
     train >> evaluate >> task(distilling.register)(commands["register"])
 
 

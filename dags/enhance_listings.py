@@ -8,9 +8,10 @@ from airflow.sdk import Asset, CronDataIntervalTimetable, Param, TaskGroup, Trig
 
 from include.settings import load_settings
 from listing_operators import stages
-from listing_operators.gpu import GPUTaskOperator, endpoint_connections
+from listing_operators.gpu import GPUTaskOperator, endpoint_connections, gpu_placement
 
 SETTINGS = load_settings()
+GPU = gpu_placement(SETTINGS.pipeline)
 PARAMS = {
     "partition_date": Param(
         None,
@@ -58,9 +59,9 @@ def enhance_listings() -> None:
             def process_bin(bin_index: int, name: str = name) -> None:
                 generate = GPUTaskOperator(
                     task_id="generate",
-                    pool="gpu",
                     arguments=["include.generation", "run", "--run-dir", run_dir, "--task", name, "--bin", bin_index],
                     connections=endpoint_connections(SETTINGS.engines[SETTINGS.tasks[name].engine]),
+                    **GPU,
                 )
                 validate = task(trigger_rule=TriggerRule.ALL_DONE)(stages.validate)(run_dir, name, bin_index)
                 generate >> validate
@@ -69,19 +70,19 @@ def enhance_listings() -> None:
             if escalation := SETTINGS.tasks[name].escalation:
                 escalate = GPUTaskOperator(
                     task_id="escalate",
-                    pool="gpu",
                     trigger_rule=TriggerRule.NONE_FAILED,
                     arguments=["include.escalation", "--run-dir", run_dir, "--task", name],
                     connections=endpoint_connections(SETTINGS.engines[escalation.engine]),
+                    **GPU,
                 )
                 processed >> escalate
                 processed = escalate
             sample = task(trigger_rule=TriggerRule.NONE_FAILED)(stages.sample)(run_dir, name)
             judge = GPUTaskOperator(
                 task_id="judge",
-                pool="gpu",
                 arguments=["include.judging", "score", "--run-dir", run_dir, "--task", name],
                 connections=endpoint_connections(SETTINGS.engines[SETTINGS.judge.engine]),
+                **GPU,
             )
             gate = task(retries=0)(stages.gate)(run_dir, name)
             load = task(outlets=[Asset(f"listing_copy_{name}")])(stages.load)(run_dir, name)

@@ -8,9 +8,10 @@ from airflow.sdk import Param, TriggerRule, dag, task
 
 from include.settings import load_settings
 from listing_operators import tuning
-from listing_operators.gpu import GPUTaskOperator, endpoint_connections
+from listing_operators.gpu import GPUTaskOperator, endpoint_connections, gpu_placement
 
 SETTINGS = load_settings()
+GPU = gpu_placement(SETTINGS.pipeline)
 TASKS = sorted(SETTINGS.tasks)
 TASK = Param(TASKS[0], enum=TASKS, description="Enhancement task whose engine profile is meant")
 PARAMS = {
@@ -38,12 +39,12 @@ ROLL_BACK_PARAMS = {
 )
 def tune_task_model() -> None:
     prepared = task(multiple_outputs=True)(tuning.prepare)()
-    run = GPUTaskOperator(task_id="run", pool="gpu", arguments=prepared["run"])
+    run = GPUTaskOperator(task_id="run", arguments=prepared["run"], **GPU)
     quality = GPUTaskOperator(
         task_id="quality",
-        pool="gpu",
         arguments=prepared["quality"],
         connections=endpoint_connections(SETTINGS.engines[SETTINGS.judge.engine]),
+        **GPU,
     )
     report = task(tuning.report)(prepared["folder"])
     approve = tuning.ApprovePromotion(task_id="approve", folder=prepared["folder"], response_timeout=timedelta(days=7))

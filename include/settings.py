@@ -277,6 +277,8 @@ class PipelineSettings(Frozen):
     opted_out_merchants: frozenset[str] = frozenset()
     lease_minutes: Count = 12 * 60
     watch: WatchSettings = WatchSettings()
+    gpu_queue: str | None = Field(default=None, min_length=1)  # of tasks with an engine; None: Airflow's default queue
+    gpu_pod_template: str | None = None  # pod template file of such tasks, for the KubernetesExecutor; None: Airflow's
 
 
 class Settings(Frozen):

@@ -52,6 +52,7 @@ class BinWorker:
         )
         plan = store.read_json(self.run.plan(self.name))
         self.progress = Progress(log, f"{self.name} bin {self.bin}", int(plan["rows"][self.bin]))
+        log.info("run %s: %s bin %d of %d rows", self.run.spec.run_id, self.name, self.bin, self.progress.total)
         try:
             for output in session.run(self._requests(), again=self.again):
                 pending = self.pending[output.id]
@@ -65,7 +66,9 @@ class BinWorker:
                 if not output.error or output.row_at_fault:  # our own failures are left out, so that a retry asks again
                     self.parts.write(pending.shard, generation_of(pending, output))
                 if output.error:
-                    log.warning("text %s: %s (%s)", output.id, output.error, output.detail)
+                    item, detail = pending.item, without_listing(output.detail, pending.item)
+                    log.warning("%s bin %d: listing %s of %s (text %s): %s (%s)", self.name, self.bin,
+                                item.listing_id, item.merchant_id, output.id, output.error, detail)  # fmt: skip
                 self.progress.add(output.output_tokens)
         finally:
             self.parts.flush()
@@ -99,6 +102,16 @@ class BinWorker:
             if self.stopped is not None:
                 log.warning("stopping early: %s", self.stopped.reason)
         return self.stopped is not None
+
+
+def without_listing(detail: str, item: WorkItem) -> str:
+    """An error's detail for the log, unless it quotes the listing, as some endpoints do: logs hold ids, never texts."""
+    texts = (item.title, item.description, item.attributes)
+    slices = {detail[start : start + 12] for start in range(len(detail) - 11)}
+    quoted = any(part in text for part in slices for text in texts) or any(
+        text in detail for text in texts if len(text) > 3
+    )
+    return "its detail quotes the listing and is left out" if quoted else detail
 
 
 def generate_bins(run: Run, tasks: Sequence[str], bin_index: int) -> dict[str, dict[str, Any]]:

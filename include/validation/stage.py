@@ -182,6 +182,6 @@ def _finish(run: Run, task: str, bin_index: int, tally: _Tally, seconds: float) 
         "seconds": round(seconds, 3),
     }
     run.store.write_json(run.manifest(task, STAGE, bin_index), manifest)
-    log.info("%s bin %d: %d accepted, %d rejected, %d without an answer in %.1f s", task, bin_index,
-             tally.counts.accepted, tally.counts.quarantined_total, tally.counts.errored, seconds)  # fmt: skip
+    log.info("%s bin %d: %d accepted, %d rejected, %d without an answer in %.1f s (run %s)", task, bin_index,
+             tally.counts.accepted, tally.counts.quarantined_total, tally.counts.errored, seconds, run.spec.run_id)  # fmt: skip
     return manifest

@@ -17,7 +17,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.observability.stats import Stats
 
-from include.settings import PROJECT_ROOT, EngineProfile
+from include.settings import PROJECT_ROOT, EngineProfile, PipelineSettings, resolve_path
 from listing_operators.urls import connection_url
 
 if TYPE_CHECKING:
@@ -35,6 +35,19 @@ _METRICS = ("requests_per_s", "output_tokens_per_s", "prefix_cache_hit_rate", "k
 def endpoint_connections(profile: EngineProfile) -> dict[str, str]:
     """The `connections` that a stage with this engine profile needs: its endpoint's, or none for an offline engine."""
     return {ENDPOINT_VARIABLE: profile.connection} if profile.connection else {}
+
+
+def gpu_placement(pipeline: PipelineSettings) -> dict[str, Any]:
+    """Where Airflow runs a task that owns an engine: its pool, and its queue and pod template if the settings name any.
+
+    What they leave out is left to Airflow. The scheduler reads the pod template, from the same path as the workers.
+    """
+    placement: dict[str, Any] = {"pool": "gpu"}
+    if pipeline.gpu_queue:
+        placement["queue"] = pipeline.gpu_queue
+    if pipeline.gpu_pod_template:
+        placement["executor_config"] = {"pod_template_file": resolve_path(pipeline.gpu_pod_template)}
+    return placement
 
 
 class GPUTaskOperator(BaseOperator):

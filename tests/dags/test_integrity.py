@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,26 +34,23 @@ bag = DagBag(dag_folder=sys.argv[1])
 seconds = time.perf_counter() - started
 tasks = {dag_id: sorted(t.task_id for t in dag.tasks) for dag_id, dag in bag.dags.items()}
 upstream = {t.task_id: sorted(t.upstream_task_ids - {"open_run"}) for t in bag.dags["enhance_listings"].tasks}
+gpu = {f"{dag_id}/{t.task_id}": [t.pool, t.queue, dict(t.executor_config or {})] for dag_id, dag in bag.dags.items()
+       for t in dag.tasks if t.task_type == "GPUTaskOperator" or t.queue != "default" or t.executor_config}
 facts = {dag_id: {"tags": sorted(dag.tags), "doc": bool(dag.doc_md), "catchup": dag.catchup} for dag_id, dag in bag.dags.items()}
-print("RESULT " + json.dumps({"seconds": seconds, "errors": bag.import_errors, "tasks": tasks, "facts": facts, "upstream": upstream,
+print("RESULT " + json.dumps({"seconds": seconds, "errors": bag.import_errors, "tasks": tasks, "facts": facts, "gpu": gpu, "upstream": upstream,
                               "modules": sorted(m for m in sys.argv[2].split(",") if m in sys.modules)}))
 """
 
 
-@pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return parse(tmp_path_factory.mktemp("airflow_home"))
-
-
-def parse(home: Path, **more: str) -> dict:
+def parse(home: Path, **variables: str) -> dict:
     environment = os.environ | {
         "AIRFLOW_HOME": str(home),
         "PYTHONPATH": f"{PROJECT}:{PROJECT / 'plugins'}",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-        **more,
     }
+    environment |= variables
     done = subprocess.run(
         [sys.executable, "-c", _PARSE, str(PROJECT / "dags"), ",".join(HEAVY)],
         env=environment,
@@ -64,6 +62,11 @@ def parse(home: Path, **more: str) -> dict:
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]
     return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return parse(tmp_path_factory.mktemp("airflow_home"))
 
 
 def test_exactly_the_expected_dags_parse_without_errors(parsed: dict) -> None:
@@ -108,6 +111,35 @@ def test_a_task_with_escalation_gets_its_stage_between_the_bins_and_the_sample(t
     assert {t for t in found["tasks"]["enhance_listings"] if "escalate" in t} == {"title.escalate"}
     assert found["upstream"]["title.sample"] == ["title.escalate"]
     assert found["upstream"]["title.escalate"] == ["title.process_bin.validate"]
+
+
+GPU_TASKS = {
+    "calibrate_judge/calibrate",
+    "distill_task_model/evaluate",
+    "distill_task_model/train",
+    "tune_task_model/quality",
+    "tune_task_model/run",
+} | {
+    f"enhance_listings/{name}.{stage}"
+    for name in ("description", "title")
+    for stage in ("process_bin.generate", "judge")
+}
+
+
+def test_tasks_with_an_engine_are_in_the_gpu_pool_and_go_where_airflow_sends_every_task(parsed: dict) -> None:
+    assert parsed["gpu"] == {name: ["gpu", "default", {}] for name in GPU_TASKS}
+
+
+def test_settings_send_the_tasks_with_an_engine_and_no_other_to_a_queue_and_a_pod_template(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    shutil.copytree(PROJECT / "include" / "config", config)
+    names = "gpu_queue: gpu\ngpu_pod_template: docker/pod-templates/gpu.yaml\n"
+    text = re.sub(r"^gpu_\w+: null.*\n", "", (config / "pipeline.yaml").read_text("utf-8"), flags=re.M)
+    (config / "pipeline.yaml").write_text(text + names, "utf-8")
+    template = {"pod_template_file": str(PROJECT / "docker" / "pod-templates" / "gpu.yaml")}
+    found = parse(tmp_path, LISTING_CONFIG_DIR=str(config))
+    assert found["errors"] == {}
+    assert found["gpu"] == {name: ["gpu", "gpu", template] for name in GPU_TASKS}
 
 
 def test_tuning_ends_with_a_person_and_a_way_back(parsed: dict) -> None:

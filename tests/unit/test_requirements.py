@@ -48,7 +48,7 @@ def test_cpu_lock_holds_no_cuda_package() -> None:
     assert found["torch"] == "2.13.0+cpu"
 
 
-@pytest.mark.parametrize("name", ["requirements", "requirements-cpu", "requirements-dev"])
+@pytest.mark.parametrize("name", ["requirements", "requirements-cpu", "requirements-dev", "requirements-workers"])
 def test_everything_asked_for_is_pinned(name: str) -> None:
     assert asked(f"{name}.in") <= set(pins(f"{name}.txt"))
 
@@ -78,6 +78,14 @@ def test_the_locks_agree_on_what_the_data_passes_through() -> None:
 def test_the_dev_lock_installs_over_the_cpu_lock_without_changing_it() -> None:
     cpu, dev = pins("requirements-cpu.txt"), pins("requirements-dev.txt")
     assert {name: cpu[name] for name in dev if name in cpu} == {name: dev[name] for name in dev if name in cpu}
+
+
+def test_the_workers_lock_installs_over_both_runtimes_without_changing_them() -> None:
+    workers = pins("requirements-workers.txt")
+    for runtime in (pins("requirements.txt"), pins("requirements-cpu.txt")):
+        assert {name: runtime[name] for name in workers if name in runtime} == {
+            name: version for name, version in workers.items() if name in runtime
+        }
 
 
 def test_no_lock_names_where_packages_come_from() -> None:

@@ -330,3 +330,31 @@ def test_the_promoted_profile_answers_and_the_manifest_says_so(tmp_path: Path, m
     promotions.roll_back(settings, "stub", device_name())
     manifest, _ = generate(run, say("mug"))
     assert manifest["promotion"] is None
+
+
+MARK = "Zanzibar clove marker"
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        (f"Error code: 400 - {{'input': 'A {MARK} that'}}", "its detail quotes the listing and is left out"),
+        ("9000 prompt tokens, 512 fit", "9000 prompt tokens, 512 fit"),
+    ],
+)
+def test_log_lines_name_run_bin_and_listing_and_never_quote_a_listing(
+    tmp_path: Path, model: str, generate, caplog: pytest.LogCaptureFixture, detail: str, told: str
+) -> None:
+    items = [item(n, title=f"{MARK} title {n}", description=f"A {MARK} that holds 350 ml.") for n in range(3)]
+
+    def answer(request: Request) -> Output:
+        if int(request.id, 16) == 1:
+            return Output(id=request.id, error="request_rejected", detail=detail, row_at_fault=True)
+        return say(f"{MARK} copy")(request)  # type: ignore[return-value]
+
+    with caplog.at_level("DEBUG"):
+        generate(make_run(tmp_path, items, model=model), answer)
+    lines = [record.getMessage() for record in caplog.records]
+    assert not [line for line in lines if "Zanzibar" in line]
+    assert "run test: title bin 0 of 3 rows" in lines
+    assert f"title bin 0: listing L1 of m1 (text {1:016x}): request_rejected ({told})" in lines

@@ -6,7 +6,9 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +22,8 @@ import pytest
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics import stats_utils
 
 from include.settings import PROJECT_ROOT
 from listing_operators import gpu
@@ -188,3 +192,30 @@ def test_the_names_shared_with_the_child_agree() -> None:
     assert gpu.ENDPOINT_VARIABLE == endpoint.ENDPOINT_VARIABLE
     assert (gpu.PARENT_VARIABLE, gpu.RESULT_VARIABLE) == (child.PARENT_VARIABLE, child.RESULT_VARIABLE)
     assert gpu.EXIT_NO_RETRY == child.EXIT_NO_RETRY
+
+
+def test_the_gauges_reach_a_statsd_server_with_their_tags(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+    """As in a task: the task runner sets the metrics up from `[metrics]` before it runs the operator."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(10)
+        settings = {"ON": "True", "HOST": "127.0.0.1", "PORT": str(server.getsockname()[1]), "INFLUXDB_ENABLED": "True"}
+        for name, value in settings.items():
+            monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{name}", value)
+        stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
+        try:
+            operator("ok", 7).execute({})
+            received = server.recv(1024).decode()
+        finally:
+            monkeypatch.undo()
+            stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
+    assert received == "airflow.listing_engine.requests_per_s,enhancement_task=title,task_id=generate:4.5|g"
+
+
+def test_the_dashboard_shows_every_gauge_and_no_other() -> None:
+    """A StatsD exporter writes dots as underscores; Airflow's OpenTelemetry exporter has the same prefix."""
+    dashboard = json.loads((PROJECT_ROOT / "docker" / "grafana" / "listing-engine.json").read_text("utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [variable["query"] for variable in dashboard["templating"]["list"]]
+    shown = {name for query in queries for name in re.findall(r"airflow_\w+", query)}
+    assert shown == {f"airflow_listing_engine_{name}" for name in gpu._METRICS}

@@ -181,3 +181,17 @@ def test_long_work_says_how_far_it_is_in_plain_lines(make_run, monkeypatch, capl
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split(" listings validated, ")[0] for line in lines[:3]] == [f"title bin 0: {n}" for n in (1, 2, 3)]
     assert all(line.isprintable() for line in lines)
+
+
+def test_log_lines_name_run_and_bin_and_never_quote_a_listing_or_its_copy(make_run, monkeypatch, caplog) -> None:
+    mark = "Zanzibar clove marker"
+    items = [work_item(n, title=f"{mark} {n}", description=f"A {mark}.", merchant_id="one") for n in range(200)]
+    run = make_run([[(i, answer(i, f"Here is the rewritten title: {mark}")) for i in items]])
+    monkeypatch.setattr(stage, "PROGRESS_SECONDS", 0.0)
+    with caplog.at_level("DEBUG"):
+        validate(run, "title", 0)  # every answer is refused, so the breaker speaks, too
+    lines = [record.getMessage() for record in caplog.records]
+    assert {record.levelname for record in caplog.records} >= {"INFO", "ERROR"}
+    assert not [line for line in lines if "Zanzibar" in line]
+    assert lines[-1].startswith("title bin 0: ")
+    assert lines[-1].endswith(f"(run {run.spec.run_id})")
