@@ -16,6 +16,7 @@ EXPECTED_DAG_IDS = {
     "distill_task_model",
     "enhance_listings",
     "roll_back_profile",
+    "shadow_run",
     "tune_task_model",
 }
 HEAVY = ("vllm", "torch", "transformers", "great_expectations", "pandas", "trl", "peft")
@@ -93,6 +94,10 @@ def test_the_nightly_dag_has_one_chain_of_stages_per_enhancement_task(parsed: di
 def test_tuning_ends_with_a_person_and_a_way_back(parsed: dict) -> None:
     assert parsed["tasks"]["tune_task_model"] == sorted(["prepare", "run", "quality", "report", "approve", "promote"])
     assert parsed["tasks"]["roll_back_profile"] == ["roll_back"]
+
+
+def test_a_shadow_run_ends_with_its_report(parsed: dict) -> None:
+    assert parsed["tasks"]["shadow_run"] == sorted(["prepare", "compare", "report"])
 
 
 def test_no_code_touches_airflows_metadata_database() -> None:
