@@ -20,8 +20,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, **params: Any) -> None:
 
 
 def test_parameters_become_the_arguments_of_the_comparison(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("include.settings.PROJECT_ROOT", tmp_path)
     run, results = make_run(tmp_path / "data", [item(1)], model=str(tmp_path)), tmp_path / "r.jsonl"
+    monkeypatch.setattr("include.settings.PROJECT_ROOT", tmp_path)
     results.write_text("")
     asked(monkeypatch, run_dir=run.store.url, incumbent=str(results), listings=50)
     found = shadowing.prepare()
