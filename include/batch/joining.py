@@ -55,10 +55,10 @@ class Pair:
 
 @dataclass(slots=True)
 class Joined:
-    """`lines` counts the file's lines by what became of them, `texts` the run's texts by who answered."""
+    """`ids` counts custom ids by what became of them, `texts` the run's texts by who answered."""
 
     pairs: list[Pair] = field(default_factory=list)
-    lines: Counter[str] = field(default_factory=Counter)
+    ids: Counter[str] = field(default_factory=Counter)
     texts: Counter[str] = field(default_factory=Counter)
     named: dict[str, list[str]] = field(default_factory=dict)
     generated: bool = False  # whether the run has any answer of its own
@@ -104,7 +104,7 @@ class _Faults:
     def add(self, fault: str, custom_id: str | None, line: int | None, detail: str = "") -> None:
         row = {"fault": fault, "custom_id": custom_id, "line": line, "detail": detail}
         self.file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        self.found.lines[fault] += 1
+        self.found.ids[fault] += 1
         if len(names := self.found.named.setdefault(fault, [])) < NAMED:
             names.append(custom_id if custom_id is not None else f"line {line}")
 
@@ -217,5 +217,5 @@ def _take(database: sqlite3.Connection, number: int, line: Stored, text_of: Any,
         return out.add("duplicated", line.custom_id, number, told)
     if line.fault:
         return out.add("failed", line.custom_id, number, line.fault)
-    found.lines["answered"] += 1
+    found.ids["answered"] += 1
     return None

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from include import promotions
 from include.batch.figures import cost_figures, drift
 from include.batch.joining import Joined, Pair, answers_of, join
 from include.batch.shadow_report import write_report
 from include.generation.child import run_stage
+from include.generation.leases import device_name
 from include.judging.calibration import accuracy_of, calibration_in_force, passes_by
 from include.judging.costs import ComparisonSettings
 from include.judging.estimation import EVALUABLE
@@ -85,7 +87,7 @@ def shadow(
         "results": str(results),
         "seed": seed,
         "listings": len(joined.pairs),
-        "lines": dict(joined.lines),
+        "custom_ids": dict(joined.ids),
         "texts": dict(joined.texts) if joined.generated else None,  # else the run was not generated as a whole
         "named": joined.named,
         "accepted": accepted,
@@ -101,9 +103,16 @@ def shadow(
 def _generate(run: Run, task: str, joined: Joined, store: Store) -> Run:
     """Writes our copy of the sample by the nightly stage, in a run of its own."""
     items = [pair.item for pair in joined.pairs]
-    home, day = store.child("ours"), run.spec.partition_date
+    home, settings = store.child("ours"), run.spec.settings
+    name = settings.task(task).engine
+    in_force = promotions.in_force(settings, name, device_name())  # named here: the run below has a state of its own
     own = run_of_items(
-        items, task, run.spec.settings, day, data_url=home.child("data").url, state_url=home.child("state").url
+        items,
+        task,
+        settings.model_copy(update={"engines": settings.engines | {name: in_force}}),
+        run.spec.partition_date,
+        data_url=home.child("data").url,
+        state_url=home.child("state").url,
     )
     run_stage("include.generation", "run", "--run-dir", own.store.url, "--task", task, "--bin", "0")
     answers = answers_of(own, task, {item.text_id for item in items})

@@ -84,7 +84,7 @@ def test_our_copy_beside_the_reference_copy_of_the_sample_catalog(
     nightly.check("include.batch", "shadow", *common, "--out", str(out))
     found = json.loads((out / "shadow.json").read_text())
     assert found["texts"] == {"both": lines}
-    assert found["lines"] == {"answered": lines}
+    assert found["custom_ids"] == {"answered": lines}
     assert found["accepted"]["incumbent"] >= 0.9 * lines  # the reference copy is what the validators want
     assert 0 < found["judge"]["sides"]["incumbent"]["judged"] <= found["accepted"]["incumbent"]
     assert found["calibration"]

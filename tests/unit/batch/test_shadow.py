@@ -101,7 +101,7 @@ def test_equal_copy_is_not_worse_and_each_text_is_judged_once(tmp_path: Path) ->
     found = compare(tmp_path, run_of(tmp_path, good), results(tmp_path), judge)
     assert (found["verdict"], found["why"]) == ("not_worse", ["no fall beyond the margin of 20 points"])
     assert (found["judge"]["pairs"], found["validators"]["all"]["pairs"], judge.asked) == (60, 60, 60)
-    assert (found["listings"], found["texts"], found["lines"]) == (60, {"both": 60}, {"answered": 60})
+    assert (found["listings"], found["texts"], found["custom_ids"]) == (60, {"both": 60}, {"answered": 60})
     assert (found["drift"]["identical"], found["drift"]["word_overlap"]) == (1.0, 1.0)
     assert found["drift"]["words"]["ci95"] == [0.0, 0.0]
     assert found["disagreements"] == []
@@ -179,7 +179,14 @@ def test_every_custom_id_is_counted_and_named(tmp_path: Path) -> None:
         silent, b"no json", {"response": None}, b"\xff",
     ]  # fmt: skip
     found = compare(tmp_path, run_of(tmp_path, good), results(tmp_path, *extra, count=50))
-    assert found["lines"] == {"answered": 50, "failed": 4, "duplicated": 2, "unknown": 1, "unreadable": 3, "missing": 6}
+    assert found["custom_ids"] == {
+        "answered": 50,
+        "failed": 4,
+        "duplicated": 2,
+        "unknown": 1,
+        "unreadable": 3,
+        "missing": 6,
+    }
     assert found["texts"] == {"both": 51, "only_ours": 9}
     assert found["named"]["failed"] == [ids[n] for n in (50, 51, 52, 54)]
     assert found["named"]["unknown"] == ["other-shop"]
