@@ -23,7 +23,8 @@ def paired_mean(ours: Sequence[float], theirs: Sequence[float]) -> Row:
     if not ours:
         return {"ours": None, "incumbent": None, "difference": None, "ci95": None}
     differences, count = [a - b for a, b in zip(ours, theirs, strict=True)], len(ours)
-    mean, bounds = statistics.fmean(differences), None
+    mean = statistics.fmean(differences)
+    bounds: list[float] | None = None
     if count > 1:
         half = float(t.ppf(0.975, count - 1)) * statistics.stdev(differences) / math.sqrt(count)
         bounds = [mean - half, mean + half]

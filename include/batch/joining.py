@@ -88,8 +88,8 @@ def stored(raw: bytes | None) -> Stored:
         choice, usage = body["choices"][0], body.get("usage") or {}
         if not isinstance(text := choice["message"].get("content"), str):
             return Stored(custom_id, fault=f"no text: {choice['message'].get('refusal')}"[:300])
-        tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
-        return Stored(custom_id, storable(text), str(choice.get("finish_reason") or "stop"), *tokens)
+        read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
+        return Stored(custom_id, storable(text), str(choice.get("finish_reason") or "stop"), read, written)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         return Stored(custom_id, fault=f"not a result line of the Batch API: {error!r}"[:300])
 
@@ -138,7 +138,7 @@ def _names(mapping: Path) -> Iterator[tuple[str, str]]:
 
 def answers_of(run: Run, task: str, wanted: Collection[str]) -> dict[str, Generation]:
     """A run's own answers to these texts; the latest where there are several, and none for an error."""
-    found = {}
+    found: dict[str, Generation] = {}
     for index in range(len(run.bins(task))):
         for row in run.store.read_rows(run.generated(task, index), Generation):
             if row.text_id in wanted and not row.error:
@@ -171,7 +171,7 @@ def join(
             if custom_id is None or not mapping:
                 return custom_id
             row = database.execute("SELECT text_id FROM names WHERE custom_id = ?", (custom_id,)).fetchone()
-            return row and str(row[0])
+            return str(row[0]) if row else None
 
         out = _Faults(faults, found)
         for number, raw in lines(file):

@@ -14,7 +14,7 @@ from typing import Any
 
 from include import promotions
 from include.batch.figures import cost_figures, drift
-from include.batch.joining import Joined, Pair, answers_of, join
+from include.batch.joining import Joined, Pair, Stored, answers_of, join
 from include.batch.shadow_report import write_report
 from include.generation.child import run_stage
 from include.generation.leases import device_name
@@ -26,7 +26,7 @@ from include.judging.rubric import judge_values
 from include.judging.scoring import JudgeError, OpenJudge, judge_fingerprint, judge_parts, open_judge
 from include.judging.withheld import withheld_texts
 from include.partitions import Store
-from include.records import JudgeScore, JudgeVerdict, SampledText, WorkItem
+from include.records import Generation, JudgeScore, JudgeVerdict, SampledText, WorkItem
 from include.runs import Run
 from include.settings import Settings, SettingsError, digest
 from include.validation.checker import Checker
@@ -127,7 +127,8 @@ def checked(pairs: Sequence[Pair], settings: Settings, task: str) -> dict[str, d
     found: dict[str, dict[str, Copy]] = {side: {} for side in SIDES}
     for pair in pairs:
         source = Source.of(pair.item)
-        for side, answer in zip(SIDES, (pair.ours, pair.theirs), strict=True):
+        answers: tuple[Generation | Stored | None, ...] = (pair.ours, pair.theirs)
+        for side, answer in zip(SIDES, answers, strict=True):
             if answer is None:
                 found[side][pair.item.text_id] = Copy()
                 continue
@@ -224,7 +225,7 @@ def disagreements(
     field: str,
 ) -> list[Row]:
     """The listings where one side passes and the other fails, with reasons and the judge's quoted claims."""
-    found = []
+    found: list[Row] = []
     for pair in pairs:
         key, sides = pair.item.text_id, dict[str, Any]()
         for side in SIDES:
@@ -233,7 +234,7 @@ def disagreements(
             why = ", ".join(copy.reasons) or ("" if ok is not False else failed.get(copy.key, ("", ""))[1])
             sides[side] = {"text": copy.text, "ok": ok, "why": why}
         if {sides[side]["ok"] for side in SIDES} == {True, False}:
-            row = {"text_id": key, "custom_id": pair.theirs.custom_id, "locale": pair.item.locale}
+            row: Row = {"text_id": key, "custom_id": pair.theirs.custom_id, "locale": pair.item.locale}
             listing = f"{pair.item.merchant_id}/{pair.item.listing_id}"
             found.append(row | {"listing": listing, "source": getattr(pair.item, field)} | sides)
     return found
