@@ -1,6 +1,7 @@
 """Commands for request files of OpenAI's Batch API.
 
-`run` answers one on our own engine; `export` writes a run's work as request files for the hosted API.
+`run` answers one on our own engine; `export` writes a run's work as request files for the hosted API; `shadow` compares a
+run's copy with the hosted API's stored results.
 """
 
 from __future__ import annotations
@@ -13,9 +14,27 @@ from typing import Any
 from include.commands import command_line
 
 
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("give 1 or more")
+    return value
+
+
+def _shadow(options: argparse.Namespace) -> dict[str, Any]:
+    from include.batch.shadow import shadow
+    from include.judging.costs import load_comparison
+    from include.runs import Run
+
+    found = shadow(
+        Run.open(options.run_dir), options.task, options.incumbent, options.out, load_comparison(),
+        listings=options.listings, mapping=options.map, seed=options.seed,
+    )  # fmt: skip
+    return {"verdict": found["verdict"], "why": "; ".join(found["why"]), "report": str(options.out / "shadow.html")}
+
+
 @command_line
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0: done; 2: an error on stderr; `run` also 75: failed, a retry may help; 78: a retry will not help."""
+    """Exit status 0: done; 2: an error on stderr; `run` and `shadow` also 75: failed, a retry may help; 78: none will."""
     parser = argparse.ArgumentParser(prog="python -m include.batch", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="answer a request file; run it again to do what is missing")
@@ -36,6 +55,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--out", required=True, type=Path, help="request file; numbered when the API's limits need several"
     )
     export.add_argument("--model", required=True, help="model name for the hosted API")
+    shadow = commands.add_parser("shadow", help="compare a run's copy with stored results of the same texts")
+    shadow.add_argument("--run-dir", required=True, help="folder or URL of the run, or of its work items alone")
+    shadow.add_argument("--task", required=True, help="enhancement task")
+    shadow.add_argument("--incumbent", required=True, type=Path, help="result file of the Batch API (JSONL)")
+    shadow.add_argument("--map", type=Path, help="JSONL of custom_id and text_id, where they differ")
+    shadow.add_argument("--out", required=True, type=Path, help="folder of shadow.html and shadow.json")
+    shadow.add_argument("--listings", type=_count, help="texts to compare at most; default: held_out of tuning.yaml")
+    shadow.add_argument("--seed", type=int, default=8, help="of the draw")
     options = parser.parse_args(arguments)
     if options.command == "export":
         from include.batch.export import export_requests
@@ -44,6 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
         for path in export_requests(Run.open(options.run_dir), options.task, options.out, options.model):
             print(path)
         return 0
+
+    if options.command == "shadow":
+        from include.generation.child import run_child
+
+        return run_child(lambda: _shadow(options))
 
     from include.batch.run import run_batch
     from include.generation.child import run_child

@@ -23,7 +23,7 @@ from include.generation import console
 from include.generation.engine import EngineError
 from include.generation.processes import child_pids, end_processes
 from include.partitions import plain_json
-from include.settings import SettingsError
+from include.settings import PROJECT_ROOT, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +109,18 @@ def run_child(stage: Callable[[], Mapping[str, Any]]) -> NoReturn:
     with suppress(OSError):  # a log that nobody reads any more fails no finished stage
         sys.stdout.flush()
     os._exit(status)  # everything is written, and taking torch apart costs seconds
+
+
+def run_stage(*command: str) -> None:
+    """Runs a stage as a child that ends with this process. Raises SettingsError where a retry will not help, or RuntimeError."""
+    environment = {name: value for name, value in os.environ.items() if name != RESULT_VARIABLE}
+    environment[PARENT_VARIABLE] = str(os.getpid())
+    status = subprocess.run(  # noqa: S603 - our own modules
+        [sys.executable, "-m", *command], cwd=PROJECT_ROOT, env=environment, check=False
+    ).returncode
+    if status:
+        failure = SettingsError if status in (2, EXIT_NO_RETRY) else RuntimeError
+        raise failure(f"{' '.join(command)} ended with status {status}; its last lines stand above")
 
 
 def _failed(message: str, kind: str, retryable: bool) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from include.judging.costs import price_per_million
 from include.tuning.plan import TuningSettings
 from include.tuning.run import ratio
 
@@ -176,7 +177,7 @@ def cost_table(columns: Sequence[Row], tuning: TuningSettings, hosted: float) ->
     for row in columns:
         if rate := row["requests_per_s"]:
             gpus = int(((row.get("profile") or {}).get("engine_args") or {}).get("tensor_parallel_size") or 1)
-            price = tuning.gpu_hour_price * gpus / 3600 / rate * 1e6
+            price = price_per_million(tuning.gpu_hour_price, gpus, rate)
             need = math.ceil(tuning.listings_per_day / 86_400 / rate) * gpus
             times = hosted / price if hosted and price else None
             found.append({"name": row["candidate"], "price": price, "gpus": need, "times": times})

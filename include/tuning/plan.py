@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from include.judging.costs import ComparisonSettings
 from include.settings import (
     CONFIG_DIR_VARIABLE,
     PROJECT_ROOT,
@@ -23,8 +24,6 @@ from include.settings import (
     digest,
     read_settings_file,
 )
-
-LISTINGS_PER_DAY = 300_000_000  # a large catalogue, all of it written anew each day
 
 _KEPT = ("max_model_len", "load_format", "block_size")  # what the baseline shares: limits of the data, not of speed
 
@@ -86,7 +85,7 @@ class Grid(Frozen):
         return base.model_copy(update={"engine_args": args, "batch_size": 2 * max(self.max_num_seqs)})
 
 
-class TuningSettings(Frozen):
+class TuningSettings(ComparisonSettings):
     """One file `tuning.yaml`: what to try, how long, and when a candidate counts as no worse."""
 
     grid: Grid
@@ -98,15 +97,8 @@ class TuningSettings(Frozen):
     fine_steps: Count = 12  # most cells of the fine search
     finalists: Count = 2  # candidates started afresh with their best cell, beside the baseline
     repeats: Count = 3
-    held_out: Count = 300  # listings that incumbent and candidate both answer before a promotion
     margin: Share = 0.02  # most that pass rates may fall, in the paired comparison
     alpha: float = Field(default=0.05, gt=0, lt=1)
-    gpu_hour_price: float = Field(default=0.0, ge=0)  # for the report's cost figures
-    listings_per_day: Count = LISTINGS_PER_DAY  # the load that the report counts GPUs for
-    hosted_price_per_million: dict[str, float] = Field(
-        default={}
-    )  # hosted batch price by enhancement task, with its source below
-    hosted_price_source: str = ""
 
     @model_validator(mode="after")
     def _measurements_tell(self) -> TuningSettings:

@@ -19,6 +19,7 @@ EXPECTED_DAG_IDS = {
     "distill_task_model",
     "enhance_listings",
     "roll_back_profile",
+    "shadow_run",
     "tune_task_model",
     "watch_nightly_run",
 }
@@ -117,6 +118,7 @@ GPU_TASKS = {
     "calibrate_judge/calibrate",
     "distill_task_model/evaluate",
     "distill_task_model/train",
+    "shadow_run/compare",
     "tune_task_model/quality",
     "tune_task_model/run",
 } | {
@@ -145,6 +147,10 @@ def test_settings_send_the_tasks_with_an_engine_and_no_other_to_a_queue_and_a_po
 def test_tuning_ends_with_a_person_and_a_way_back(parsed: dict) -> None:
     assert parsed["tasks"]["tune_task_model"] == sorted(["prepare", "run", "quality", "report", "approve", "promote"])
     assert parsed["tasks"]["roll_back_profile"] == ["roll_back"]
+
+
+def test_a_shadow_run_ends_with_its_report(parsed: dict) -> None:
+    assert parsed["tasks"]["shadow_run"] == sorted(["prepare", "compare", "report"])
 
 
 def test_no_code_touches_airflows_metadata_database() -> None:

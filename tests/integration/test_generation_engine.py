@@ -211,14 +211,14 @@ def test_a_worker_killed_at_half_and_a_parent_killed_later_cost_only_the_rest(ni
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    night.wait_until(lambda: len(night.rows()) > len(first))
-    processes = family(child)
-
+    night.wait_until(lambda: any("EngineCore" in " ".join(p.cmdline()) for p in family(child)))
     rival = night.start()  # a second task for the same device hears who has it, and starts no engine
     assert rival.wait(timeout=120) == 75
     assert f"leased by process {child}" in night.output()
     assert "engine stub started" not in night.output()
 
+    night.wait_until(lambda: len(night.rows()) > len(first))
+    processes = family(child)
     parent.kill()
     parent.wait()
     assert gone(processes, 10), "the worker or its engine outlived the parent"

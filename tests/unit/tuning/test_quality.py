@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from include import promotions
+from include.generation import child
 from include.generation import worker as worker_module
 from include.generation.engine import Output, Request
 from include.generation.session import Session
 from include.generation.worker import generate_bins
 from include.judging.estimation import JudgeAccuracy
+from include.judging.pairing import compared, paired_difference
 from include.judging.scoring import score
 from include.judging.stage import sample
 from include.runs import Run
@@ -26,7 +28,7 @@ from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning import __main__ as commands
 from include.tuning import quality as quality_module
 from include.tuning.plan import TuningSettings
-from include.tuning.quality import compare_quality, compared, paired_difference, stage
+from include.tuning.quality import compare_quality
 from include.tuning.run import write_json
 from include.tuning.workload import newest_runs
 from include.validation.stage import validate
@@ -158,7 +160,7 @@ def answer_all(monkeypatch: pytest.MonkeyPatch, ways: dict[int, Callable[[int], 
     def judge(settings: Settings) -> Any:
         yield Asking()
 
-    def run_stage(module: str, command: str, *arguments: str) -> None:
+    def in_process(module: str, command: str, *arguments: str) -> None:
         options = dict(zip(arguments[::2], arguments[1::2], strict=True))
         run, task = Run.open(options["--run-dir"]), options["--task"]
         ran.append(f"{module} {command}")
@@ -169,7 +171,7 @@ def answer_all(monkeypatch: pytest.MonkeyPatch, ways: dict[int, Callable[[int], 
             "include.judging score": lambda: score(run, task, judge),
         }[ran[-1]]()
 
-    monkeypatch.setattr(quality_module, "stage", run_stage)
+    monkeypatch.setattr(quality_module, "run_stage", in_process)
     return ran
 
 
@@ -228,15 +230,15 @@ def test_a_stage_is_a_child_that_ends_with_us(monkeypatch: pytest.MonkeyPatch) -
         seen.update(options["env"])
         return type("Done", (), {"returncode": int(command[-1])})
 
-    monkeypatch.setattr(quality_module.subprocess, "run", fake)
+    monkeypatch.setattr(child.subprocess, "run", fake)
     monkeypatch.setenv("LISTING_PARENT_PID", "1")
     monkeypatch.setenv("LISTING_RESULT_FILE", "/result")
-    stage("include.judging", "0")
+    child.run_stage("include.judging", "0")
     assert (seen["LISTING_PARENT_PID"], seen.get("LISTING_RESULT_FILE")) == (str(os.getpid()), None)
     with pytest.raises(SettingsError, match="status 78"):
-        stage("include.judging", "78")
+        child.run_stage("include.judging", "78")
     with pytest.raises(RuntimeError, match="status 75"):
-        stage("include.judging", "75")
+        child.run_stage("include.judging", "75")
 
 
 def test_the_newest_runs_with_work_are_the_default(home: Path) -> None:

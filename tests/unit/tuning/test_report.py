@@ -11,9 +11,10 @@ import pytest
 
 from include.generation.engine import Request
 from include.generation.roofline import Ceilings
+from include.judging.costs import LISTINGS_PER_DAY
 from include.settings import EngineProfile
 from include.tuning.__main__ import main
-from include.tuning.plan import LISTINGS_PER_DAY, TuningSettings, baseline_of
+from include.tuning.plan import TuningSettings, baseline_of
 from include.tuning.report import write_report
 from include.tuning.run import TuningRun, open_folder, write_json
 
