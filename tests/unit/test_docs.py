@@ -54,6 +54,13 @@ def test_the_configuration_table_names_keys_that_exist() -> None:
             assert hasattr(settings.pipeline, key), key
 
 
+def test_every_test_that_the_fault_list_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")))
+    written = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(named) > 10
+    assert not {name for name in named if f"def {name}(" not in written}
+
+
 def test_help_lists_the_commands_that_people_need() -> None:
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     listed = set(re.findall(r"^  make (\S+) ", done.stdout, re.M))

@@ -1,8 +1,10 @@
 """Runs: the right day and interval whatever started them, and a folder from which any machine can go on."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import ValidationError
@@ -61,6 +63,16 @@ def test_a_run_without_logical_date_takes_the_day_in_utc_that_it_was_asked_for()
 def test_an_interval_of_no_width_or_of_another_day_is_not_used(interval: tuple[datetime, datetime | None]) -> None:
     spec = planned(interval=interval)
     assert (spec.interval_start, spec.interval_end) == (MARCH_1, MARCH_1 + DAY)
+
+
+@pytest.mark.parametrize("night", [date(2026, 3, 28), date(2026, 10, 24)])
+def test_nights_around_a_change_of_the_clock_neither_overlap_nor_leave_a_gap(night: date) -> None:
+    berlin, days = ZoneInfo("Europe/Berlin"), [night + n * DAY for n in range(3)]
+    starts = [datetime(day.year, day.month, day.day, 12, tzinfo=berlin) for day in days]
+    specs = [planned(logical_date=start, run_after=start + DAY, interval=(None, None)) for start in starts]
+    assert [spec.partition_date for spec in specs] == days
+    assert all(spec.interval_end - spec.interval_start == DAY for spec in specs)
+    assert all(a.interval_end == b.interval_start for a, b in pairwise(specs))
 
 
 def test_a_weekly_interval_is_kept_whole() -> None:
