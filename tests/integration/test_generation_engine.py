@@ -127,8 +127,10 @@ class Night:
         items = [item(n) for n in range(99)] + [item(99, description="Blue mug. " * 20_000)]
         settings = load_settings()
         base = settings.engines["cpu-smollm2"].model_dump(exclude={"name", "lineage", "model", "lora"}) | {
-            "lease_wait_s": 1.0
+            "lease_wait_s": 1.0,
+            "batch_size": 8,
         }
+        base["engine_args"] = base["engine_args"] | {"max_num_seqs": 8}  # few at a time, so that a kill finds some left
         base["environment"] = base["environment"] | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # as on a GPU
         task = {"sampling_params": {"temperature": 0.0, "max_tokens": 12}, "attempts": 1}
         self.run = make_run(folder / "data", items, model=".models/smollm2-135m-instruct", engine=base, **task)
