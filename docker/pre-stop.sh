@@ -8,7 +8,7 @@ proc="${2:-/proc}" # another folder shows fewer processes
 engines() { # leaders of their process group only: an engine's own processes are ended by their leader
   for folder in "$proc"/[0-9]*; do
     pid="${folder##*/}"
-    tr '\0' ' ' 2>/dev/null <"$folder/cmdline" | grep -Eq -- '-m include\.(generation|judging|tuning|distillation|batch) ' || continue
+    tr '\0' ' ' 2>/dev/null <"$folder/cmdline" | grep -Eq -- '-m include\.(generation|escalation|judging|tuning|distillation|batch) ' || continue
     [ "$(sed 's/.*) //' "$folder/stat" 2>/dev/null | cut -d' ' -f3)" = "$pid" ] && echo "$pid"
   done
 }

@@ -1,8 +1,9 @@
 """Escalation: refused answers go to a larger model, with the reasons in the prompt, and through the same validators.
 
 It runs once per enhancement task, after every bin is validated and before the judge's sample, within a budget of texts and
-cost. Its answers lie beside the task model's (`Run.escalated`); validating the bin again puts them in the refused ones'
-place, so that accounting, judge, gate and load know no other kind of copy. What fails again keeps the merchant's own.
+cost. Its answers lie beside the task model's (`Run.escalated`); validating the bin again takes those that pass where the
+task model's is refused, so that accounting, judge, gate and load know no other kind of copy. What fails again keeps the
+merchant's own.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from include.generation.prompts import neutralise, render_block
 from include.generation.session import Session
 from include.records import Generation, Verdict, WorkItem
 from include.runs import Run
-from include.settings import EscalationSettings, SettingsError
-from include.validation.stage import validate
+from include.settings import EscalationSettings, SettingsError, digest, template_version
+from include.validation.stage import ESCALATED, validate
 
 log = logging.getLogger(__name__)
 
@@ -49,53 +50,68 @@ class Escalation:
 
     def __init__(self, run: Run, task: str, settings: EscalationSettings) -> None:
         self.run, self.name, self.settings = run, task, settings
-        self.task = run.spec.settings.task(task)
+        # Shortening would make the prompt anew, without the reasons: a text that is too long for them stays refused.
+        self.task = run.spec.settings.task(task).model_copy(update={"overlong": "quarantine"})
         self.profile = promotions.in_force(run.spec.settings, settings.engine, device_name())
+        self.fingerprint = digest([part_fingerprint(self.profile, self.task), template_version(settings.template)])
         self.counts: Counter[str] = Counter()
-        self.spent = self.dearest = 0.0  # in the currency of the prices: of all answers, and of the dearest one
+        self.spent = 0.0  # in the currency of the prices, for every try of this process and each kept answer
         self.answered: dict[int, set[str]] = {}  # text ids by bin, those of an interrupted try included
+        self.kept: dict[int, list[str]] = {}  # parts of earlier tries
         self.pending: dict[str, tuple[int, Pending]] = {}
+
+    def recover(self) -> None:
+        """Takes up what an earlier try left; bins whose verdicts hold answers of another model or prompt are validated anew."""
+        store = self.run.store
+        for bin_index in range(len(self.run.bins(self.name))):
+            folder = self.run.escalated(self.name, bin_index)
+            before, kept = store.list(folder), drop_invalid(store, folder, self.fingerprint)
+            self.kept[bin_index], self.answered[bin_index] = kept, set()
+            for row in store.read_rows(kept, Generation):
+                self.answered[bin_index].add(row.text_id)
+                self._pay(row.prompt_tokens, row.output_tokens)
+            validated = store.exists(self.run.manifest(self.name, "validate", bin_index))
+            if len(kept) < len(before) or (before and not validated):
+                validate(self.run, self.name, bin_index)
+        self.counts["resumed"] = sum(map(len, self.answered.values()))
 
     def ask(self, session: Session) -> None:
         """Asks for what the budget allows and no earlier try has. Raises EngineError; finished answers are kept."""
         pipeline, again = self.run.spec.settings.pipeline, deque[Request]()
-        fingerprint = part_fingerprint(self.profile, self.task)
-        parts: dict[int, GenerationParts] = {}
-        for bin_index in range(len(self.run.bins(self.name))):
-            folder = self.run.escalated(self.name, bin_index)
-            kept = drop_invalid(self.run.store, folder, fingerprint)
-            self.answered[bin_index] = set()
-            for row in self.run.store.read_rows(kept, Generation):
-                self.answered[bin_index].add(row.text_id)
-                self._pay(row)
-            parts[bin_index] = GenerationParts(
-                self.run.store, folder, fingerprint, kept, pipeline.rows_per_part, pipeline.seconds_per_part
+        parts = {
+            bin_index: GenerationParts(
+                self.run.store,
+                self.run.escalated(self.name, bin_index),
+                self.fingerprint,
+                kept,
+                pipeline.rows_per_part,
+                pipeline.seconds_per_part,
             )
-        self.counts["resumed"] = sum(map(len, self.answered.values()))
-        chosen = self._chosen(self.settings.max_texts - self.counts["resumed"])
-        progress = Progress(log, f"{self.name} escalation", len(chosen))
+            for bin_index, kept in self.kept.items()
+        }
+        left = deque(self._chosen(self.settings.max_texts - self.counts["resumed"]))
+        progress = Progress(log, f"{self.name} escalation", len(left))
         try:
-            for output in session.run(self._requests(chosen, progress), again=again):
-                bin_index, pending = self.pending[output.id]
-                if (request := next_request(pending, output, self.task)) is not None:
-                    again.append(request)
-                    continue
-                del self.pending[output.id]
-                row = generation_of(pending, output)
-                self.counts[output.error or "answered"] += 1
-                self._pay(row)
-                if not output.error:  # without an answer the first verdict stands
-                    self.answered[bin_index].add(output.id)
-                    parts[bin_index].write(0, row)
-                progress.add(output.output_tokens)
+            while requests := self._affordable(left):
+                for output in session.run(self._submitted(requests, progress), again=again):
+                    self._pay(output.prompt_tokens, output.output_tokens)
+                    bin_index, pending = self.pending[output.id]
+                    if (request := next_request(pending, output, self.task)) is not None:
+                        again.append(request)
+                        continue
+                    del self.pending[output.id]
+                    self.counts[output.error or "answered"] += 1
+                    if not output.error:  # without an answer the first verdict stands
+                        self.answered[bin_index].add(output.id)
+                        parts[bin_index].write(0, generation_of(pending, output))
+                    progress.add(output.output_tokens)
         finally:
             for writer in parts.values():
                 writer.flush()
 
-    def _pay(self, row: Generation) -> None:
+    def _pay(self, prompt_tokens: int, output_tokens: int) -> None:
         prices = self.settings
-        cost = (row.prompt_tokens * prices.input_price + row.output_tokens * prices.output_price) / 1e6
-        self.spent, self.dearest = self.spent + cost, max(self.dearest, cost)
+        self.spent += (prompt_tokens * prices.input_price + output_tokens * prices.output_price) / 1e6
 
     def _refused(self) -> Iterator[_Refused]:
         """Each refused text once: equal texts lie in one bin."""
@@ -104,50 +120,70 @@ class Escalation:
                 continue
             seen = set(answered)
             for verdict in self.run.store.read_rows(self.run.verdicts(self.name, bin_index), Verdict):
-                if not verdict.ok:
-                    self.counts["refused_listings"] += 1
-                    if verdict.text_id not in seen:
-                        seen.add(verdict.text_id)
-                        yield _Refused(bin_index, verdict)
+                if not verdict.ok and verdict.text_id not in seen:
+                    seen.add(verdict.text_id)
+                    yield _Refused(bin_index, verdict)
 
     def _chosen(self, most: int) -> list[_Refused]:
         """An even draw of at most `most` refused texts, the same on every try; memory holds no more than those."""
         found = list(heapq.nsmallest(max(0, most) + 1, self._refused(), key=lambda r: _draw_key(r.verdict.text_id)))
-        self.counts["over_budget"] += len(found) > most
+        self.counts["over_budget"] = int(len(found) > most)
         return found[: max(0, most)]
 
-    def _requests(self, chosen: list[_Refused], progress: Progress) -> Iterator[Request]:
-        limit = self.settings.max_cost
-        for place, (bin_index, verdict) in enumerate(chosen):
-            if limit is not None and self.spent + self.dearest * (len(self.pending) + 1) > limit:
-                log.warning("%s: the budget of %s is used up; %d texts are left", self.name, limit, len(chosen) - place)
-                self.counts["over_budget"] += 1
-                return
-            item = WorkItem(**{name: getattr(verdict, name) for name in _WORK})
-            first = first_request(item, self.task, self.profile)
-            reasons = ", ".join(reason.replace("_", " ") for reason in verdict.reasons)
-            refusal = render_block(self.settings.template, "refusal", reasons=reasons)
-            said = [
-                {"role": "assistant", "content": neutralise(verdict.output) or "-"},
-                {"role": "user", "content": refusal},
-            ]
-            request = replace(first, messages=[*first.messages, *said])
+    def _affordable(self, left: deque[_Refused]) -> list[tuple[int, Pending]]:
+        """The next texts, as many as `max_cost` pays for at their dearest: what they cost less pays for the round after."""
+        found, reserved, limit = list[tuple[int, Pending]](), 0.0, self.settings.max_cost
+        while left:
+            pending = self._pending(left[0].verdict)
+            if limit is not None:
+                reserved += self._dearest(pending.request)
+                if self.spent + reserved > limit:
+                    break
+            found.append((left.popleft().bin, pending))
+        if left and not found:
+            log.warning("%s: the budget of %s is used up; %d texts are left", self.name, limit, len(left))
+            self.counts["over_budget"] = 1
+        return found
+
+    def _dearest(self, request: Request) -> float:
+        """An upper bound of a request's cost over all tries: a token is a character at least, and each try doubles the answer."""
+        characters = sum(len(str(message["content"])) for message in request.messages)
+        tries, written = self.task.attempts, int(request.sampling_params.get("max_tokens", 16))
+        tokens = tries * characters * self.settings.input_price, (2**tries - 1) * written * self.settings.output_price
+        return sum(tokens) / 1e6
+
+    def _pending(self, verdict: Verdict) -> Pending:
+        item = WorkItem(**{name: getattr(verdict, name) for name in _WORK})
+        first = first_request(item, self.task, self.profile)
+        reasons = ", ".join(reason.replace("_", " ") for reason in verdict.reasons)
+        refusal = render_block(self.settings.template, "refusal", reasons=reasons)
+        said = [
+            {"role": "assistant", "content": neutralise(verdict.output) or "-"},
+            {"role": "user", "content": refusal},
+        ]
+        return Pending(item, 0, replace(first, messages=[*first.messages, *said]))
+
+    def _submitted(self, requests: list[tuple[int, Pending]], progress: Progress) -> Iterator[Request]:
+        for bin_index, pending in requests:
             if not self.pending and not progress.done:
                 progress.start()
-            self.pending[item.text_id] = (bin_index, Pending(item, 0, request))
+            self.pending[pending.request.id] = (bin_index, pending)
             self.counts["asked"] += 1
-            yield request
+            yield pending.request
 
-    def validate_again(self) -> int:
-        """Validates each bin that has answers; returns the listings that are accepted by them."""
-        accepted = 0
+    def validate_again(self) -> None:
+        """Validates each bin that has answers, which puts the good ones in the refused ones' place."""
         for bin_index, texts in self.answered.items():
-            if not texts:
-                continue
-            validate(self.run, self.name, bin_index)
-            rows = self.run.store.read_rows(self.run.verdicts(self.name, bin_index), Verdict)
-            accepted += sum(row.ok and row.text_id in texts for row in rows)
-        return accepted
+            if texts:
+                validate(self.run, self.name, bin_index)
+
+
+def _listings(run: Run, task: str) -> dict[str, int]:
+    """Listings that a larger model's text was accepted for, and all that the task model's was refused for."""
+    found = [run.store.read_json(run.manifest(task, "validate", b)) or {} for b in range(len(run.bins(task)))]
+    accepted = sum(int(manifest.get("flags", {}).get(ESCALATED, 0)) for manifest in found)
+    refused = sum(int(manifest.get("rejected", 0)) for manifest in found)
+    return {"accepted_listings": accepted, "refused_listings": accepted + refused}
 
 
 def _draw_key(text_id: str) -> bytes:
@@ -165,13 +201,14 @@ def escalate(run: Run, task: str) -> dict[str, Any]:
     settings = run.spec.settings.task(task).escalation
     if settings is None:
         raise SettingsError(f"tasks/{task}.yaml has no `escalation`: name an engine profile and a budget there")
-    manifest: dict[str, Any] = {"status": "none", "engine_profile": settings.engine, "accepted_listings": 0}
+    manifest: dict[str, Any] = {"status": "none", "engine_profile": settings.engine}
     if task not in run.spec.enhancement_tasks:
         return manifest
+    work = Escalation(run, task, settings)
+    work.recover()
     if run.read_stop(task) is not None:
         manifest["status"] = "stopped"
     else:
-        work = Escalation(run, task, settings)
         error = ""
         with Session(work.profile) as session:
             try:
@@ -183,14 +220,15 @@ def escalate(run: Run, task: str) -> dict[str, Any]:
                 error = f"{failed.kind}: {failed}"
                 log.error("%s: the larger model failed, what it answered counts: %s", task, error)
             report = session.report()
+        work.validate_again()
         manifest |= {
             **report,
             "status": "failed" if error else "done" if any(work.answered.values()) else "none",
             "error": error,
             "texts": dict(sorted(work.counts.items())),
-            "accepted_listings": work.validate_again(),
             "cost": round(work.spent, 6),
         }
+    manifest |= _listings(run, task)
     run.store.write_json(run.manifest(task, STAGE), manifest)
     log.info("%s escalation: %s", task, {name: manifest.get(name) for name in ("status", "texts", "accepted_listings")})
     return manifest

@@ -120,7 +120,8 @@ class Run:
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", spec.run_id)
         store = Store(resolve_path(spec.settings.pipeline.data_url)).child(f"dt={spec.partition_date}", f"run={safe}")
         store.write_bytes("run.json", spec.model_dump_json(indent=2).encode())
-        store.remove("stop")
+        for stale in ("stop", "summary.json"):
+            store.remove(stale)
         return cls(spec, store)
 
     @classmethod

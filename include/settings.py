@@ -255,7 +255,9 @@ class FeedSettings(Frozen):
 class WatchSettings(Frozen):
     """When a run counts as late or silent; see include.reporting.watch."""
 
-    due_hours: float = Field(default=12.0, gt=0)  # after the end of the partition date
+    due_hours: float = Field(
+        default=12.0, gt=0, lt=24
+    )  # after the end of the partition date, which is watched for a day
     silent_minutes: float = Field(default=60.0, gt=0)  # without a new file; generation writes one every minute
 
 

@@ -137,12 +137,13 @@ def _names(mapping: Path) -> Iterator[tuple[str, str]]:
 
 
 def answers_of(run: Run, task: str, wanted: Collection[str]) -> dict[str, Generation]:
-    """A run's own answers to these texts; the latest where there are several, and none for an error."""
+    """A run's answers to these texts, a larger model's in place of those it was asked to mend; none for an error."""
     found: dict[str, Generation] = {}
     for index in range(len(run.bins(task))):
-        for row in run.store.read_rows(run.generated(task, index), Generation):
-            if row.text_id in wanted and not row.error:
-                found[row.text_id] = row
+        for folder in (run.generated(task, index), run.escalated(task, index)):  # as validation reads them
+            for row in run.store.read_rows(folder, Generation):
+                if row.text_id in wanted and not row.error:
+                    found[row.text_id] = row
     return found
 
 

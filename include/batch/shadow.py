@@ -105,6 +105,12 @@ def _generate(run: Run, task: str, joined: Joined, store: Store) -> Run:
     items = [pair.item for pair in joined.pairs]
     home, settings = store.child("ours"), run.spec.settings
     name = settings.task(task).engine
+    if (endpoint := settings.engines[name].connection) and endpoint != settings.engines[
+        settings.judge.engine
+    ].connection:
+        raise SettingsError(
+            f"the run holds no copy of {task}, and its engine {name!r} is another endpoint than the judge's: generate the run first"
+        )
     in_force = promotions.in_force(settings, name, device_name())  # named here: the run below has a state of its own
     own = run_of_items(
         items,
@@ -114,8 +120,11 @@ def _generate(run: Run, task: str, joined: Joined, store: Store) -> Run:
         data_url=home.child("data").url,
         state_url=home.child("state").url,
     )
-    run_stage("include.generation", "run", "--run-dir", own.store.url, "--task", task, "--bin", "0")
-    answers = answers_of(own, task, {item.text_id for item in items})
+    wanted = {item.text_id for item in items}
+    made = own.store.exists(own.manifest(task, "generate", 0)) and answers_of(own, task, wanted).keys() == wanted
+    if not made:  # the stage would write a manifest without its figures
+        run_stage("include.generation", "run", "--run-dir", own.store.url, "--task", task, "--bin", "0")
+    answers = answers_of(own, task, wanted)
     for pair in joined.pairs:
         pair.ours = answers.get(pair.item.text_id)
     return own

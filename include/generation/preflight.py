@@ -22,8 +22,11 @@ def _refuse(message: str, kind: str, *, retryable: bool = False) -> EngineStartE
 def check_profile(profile: EngineProfile, *, device: bool = False) -> None:
     """Checks the model's files, or with `device` what the leased GPU can run. Raises EngineStartError; see its `kind`.
 
-    A local folder, and a model that the cache holds, are then loaded without asking the network.
+    A local folder, and a model that the cache holds, are then loaded without asking the network. An endpoint has its own
+    model: there is nothing to check.
     """
+    if profile.kind != "vllm":
+        return
     if device:
         _check_quantization(profile)
     elif profile.is_local:

@@ -90,12 +90,8 @@ def run_page(data_url: str, warehouse_url: str, *, after: str = "", limit: int =
 
     Raises ValueError for a cursor that is none.
     """
-    start, problem, recorded = parse_after(after), "", Recorded()
-    try:
-        recorded = _recorded(warehouse_url, start[0] if start else date.max, limit * _WAREHOUSE_ROWS)
-    except (UnreachableError, sa.exc.SQLAlchemyError) as error:
-        told = error if isinstance(error, UnreachableError) else type(error).__name__
-        problem = f"What became of the copy later is not shown: {told}"
+    start = parse_after(after)
+    recorded, problem = _recorded_or_why_not(warehouse_url, start[0] if start else date.max, limit * _WAREHOUSE_ROWS)
     nights: list[TaskNight] = []
     last = ""
     for number, (day, name, has_folder) in enumerate(_runs(Store(data_url), recorded, start)):
@@ -104,6 +100,20 @@ def run_page(data_url: str, warehouse_url: str, *, after: str = "", limit: int =
         nights += run_nights(data_url, day, name, recorded.get((day, name), ()), has_folder=has_folder)
         last = f"{day}/{name}"
     return RunPage(nights, "", problem)
+
+
+def one_run(data_url: str, warehouse_url: str, day: date, name: str) -> RunPage:
+    """One run's rows, with what became of its copy later."""
+    recorded, problem = _recorded_or_why_not(warehouse_url, day, RUNS * _WAREHOUSE_ROWS)
+    return RunPage(run_nights(data_url, day, name, recorded.get((day, name), ())), "", problem)
+
+
+def _recorded_or_why_not(warehouse_url: str, until: date, limit: int) -> tuple[Recorded, str]:
+    try:
+        return _recorded(warehouse_url, until, limit), ""
+    except (UnreachableError, sa.exc.SQLAlchemyError) as error:
+        told = error if isinstance(error, UnreachableError) else type(error).__name__
+        return Recorded(), f"What became of the copy later is not shown: {told}"
 
 
 def _recorded(warehouse_url: str, until: date, limit: int) -> Recorded:
@@ -118,6 +128,7 @@ def _recorded(warehouse_url: str, until: date, limit: int) -> Recorded:
 
 def _names(store: Store, prefix: str) -> list[str]:
     """Names of the entries right below a folder that start with `prefix`, without it."""
+    store.fs.invalidate_cache()  # an object store's listing would never see tonight's run
     if not store.fs.exists(store.root):
         return []
     names = (entry.rstrip("/").rsplit("/", 1)[-1] for entry in store.fs.ls(store.root, detail=False))

@@ -60,9 +60,9 @@ def _outcome(gate: dict[str, Any], reconciled: dict[str, Any], last_stage: str) 
 def _escalation(manifest: dict[str, Any]) -> dict[str, Any] | None:
     """What a larger model made of refused texts; None where the enhancement task has no escalation, or it did not run."""
     texts: dict[str, int] = manifest.get("texts", {})
-    kept = {name: manifest.get(name) for name in ("status", "engine_profile", "accepted_listings", "cost")}
+    names = ("status", "engine_profile", "accepted_listings", "refused_listings", "cost")
     asked = texts.get("asked", 0) + texts.get("resumed", 0)
-    return kept | {"asked": asked, "refused_listings": texts.get("refused_listings", 0)} if manifest else None
+    return {name: manifest.get(name) for name in names} | {"asked": asked} if manifest else None
 
 
 def summarise_task(run: Run, task: str) -> dict[str, Any]:

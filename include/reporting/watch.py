@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 from include.partitions import Store
 from include.reporting.summary import GOOD_OUTCOMES
@@ -66,19 +67,37 @@ def _trouble(day: date, kind: str, what: str, detail: str, next_step: str, url: 
 
 
 def _runs(day: Store) -> list[Store]:
-    """The opened runs of one date."""
+    """The opened runs of one date that take all of it: a run of some merchants, rows or tasks stands for no night."""
+    day.fs.invalidate_cache()
     if not day.fs.exists(day.root):
         return []
     names = sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in day.fs.ls(day.root, detail=False))
     found = [day.child(name) for name in names if name.startswith("run=")]
-    return [store for store in found if store.exists("run.json")]
+    return [store for store in found if (spec := store.read_json("run.json")) and _is_whole(spec)]
+
+
+def _is_whole(spec: dict[str, Any]) -> bool:
+    some = spec.get("merchants") or spec.get("row_limit")
+    return not some and set(spec["enhancement_tasks"]) >= set(spec["settings"]["tasks"])
 
 
 def _newest(store: Store) -> datetime:
-    """When the run wrote its newest file, in UTC."""
+    """When the run wrote its newest file, in UTC: one listing of its folder, whatever the number of files."""
     store.fs.invalidate_cache()
-    newest: datetime = max(store.fs.modified(path) for path in store.fs.find(store.root))
-    return newest if newest.tzinfo else newest.replace(tzinfo=UTC)
+    found = store.fs.find(store.root, detail=True).values()
+    times = [
+        entry.get("mtime") or entry.get("LastModified") or entry.get("updated") or entry.get("last_modified")
+        for entry in found
+    ]
+    return max(_moment(time) for time in times if time)
+
+
+def _moment(time: Any) -> datetime:
+    """A file's time as its file system tells it: seconds, ISO 8601, or a moment in UTC."""
+    if isinstance(time, int | float):
+        return datetime.fromtimestamp(time, UTC)
+    moment = datetime.fromisoformat(time) if isinstance(time, str) else time
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _reached(run: Run) -> str:
@@ -92,11 +111,17 @@ def _reached(run: Run) -> str:
     return "; ".join(told)
 
 
-def told_once(settings: Settings, trouble: Trouble) -> bool:
-    """Whether this trouble is new; remembers it under the state URL, so that it pages once."""
-    state = Store(resolve_path(settings.pipeline.state_url))
-    path = f"alerts/{trouble.key.replace('/', '_')}.json"
-    if state.exists(path):
-        return False
+def _marker(settings: Settings, trouble: Trouble) -> tuple[Store, str]:
+    return Store(resolve_path(settings.pipeline.state_url)), f"alerts/{trouble.key.replace('/', '_')}.json"
+
+
+def was_told(settings: Settings, trouble: Trouble) -> bool:
+    """Whether this trouble has paged already."""
+    state, path = _marker(settings, trouble)
+    return state.exists(path)
+
+
+def remember(settings: Settings, trouble: Trouble) -> None:
+    """Notes under the state URL that this trouble has paged."""
+    state, path = _marker(settings, trouble)
     state.write_json(path, {"subject": trouble.subject, "at": datetime.now(UTC).isoformat(timespec="seconds")})
-    return True

@@ -94,9 +94,12 @@ class TuningRun:
         self.tuning = TuningSettings.model_validate(plan["tuning"])
         self.notebook = Notebook(folder / "measurements.jsonl")
         self.requests = len(read_requests(folder / "workload.jsonl"))
+        result = folder / "result.json"
+        self.finished = result.exists() and json.loads(result.read_text(encoding="utf-8")).get("complete", True)
 
     def run(self) -> Row:
-        """Measures, and writes `result.json` after every engine, so that a run which is cut off leaves a result too.
+        """Measures, and writes `result.json` after each engine that was measured in full, so that a run which is cut off
+        leaves a result too; that of a finished run stands until the end.
 
         Failing candidates are results; a failing baseline raises RuntimeError.
         """
@@ -118,7 +121,7 @@ class TuningRun:
         """The rates of an engine that is started for these settings alone."""
         with Trial(self.folder, name, "final", profile, self.notebook) as trial:
             rates = [trial.measure(None, self.tuning.requests, repeat) for repeat in range(self.tuning.repeats)]
-        if None not in rates:
+        if None not in rates and not self.finished:
             self._write_result(complete=False)
         return rates
 

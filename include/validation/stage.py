@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from include.validation.view import Source
 log = logging.getLogger(__name__)
 
 STAGE = "validate"
+ESCALATED = "escalated"  # a flag: the accepted text is a larger model's
 PROGRESS_SECONDS = 15.0
 
 
@@ -91,17 +91,19 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
     store, folders = run.store, (run.verdicts(task, bin_index), run.quarantine(task, STAGE, bin_index))
     for stale in (run.manifest(task, STAGE, bin_index), *folders):
         store.remove(stale)
-    answers = run.generated(task, bin_index), run.escalated(task, bin_index)
+    larger = store.list(run.escalated(task, bin_index)) if run.spec.settings.task(task).escalation else []
     checker = Checker.of(run.spec.settings, task)
     rows_per_part = max(run.spec.settings.pipeline.rows_per_part, 10_000)
     tally, last = _Tally(), started
     with (
-        _answers(chain.from_iterable(store.read_rows(folder, Generation) for folder in answers)) as answer_of,
+        _answers(store.read_rows(run.generated(task, bin_index), Generation)) as answer_of,
+        _answers(store.read_rows(larger, Generation)) as larger_answer_of,
         PartWriter(store, folders[0], Verdict, rows_per_part) as verdicts,
         PartWriter(store, folders[1], QuarantinedRow, rows_per_part) as quarantine,
     ):
         for item in store.read_rows(run.work_parts(task, bin_index), WorkItem):
-            _validate_row(item, answer_of(item.text_id), checker, tally, verdicts, quarantine)
+            answers = answer_of(item.text_id), larger_answer_of(item.text_id) if larger else None
+            _validate_row(item, *answers, checker, tally, verdicts, quarantine)
             if time.monotonic() - last > PROGRESS_SECONDS:
                 last = time.monotonic()
                 rate = tally.counts.extracted / (last - started)
@@ -112,6 +114,7 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
 def _validate_row(
     item: WorkItem,
     answer: _Answer | None,
+    larger: _Answer | None,
     checker: Checker,
     tally: _Tally,
     verdicts: PartWriter,
@@ -126,7 +129,13 @@ def _validate_row(
         tally.add(item, reason.strip())
         quarantine.write(_quarantined(item, "generate", reason.strip(), detail.strip(), text))
         return
-    outcome = checker.check(Source.of(item), text, finish_reason)
+    source, flags = Source.of(item), tuple[str, ...]()
+    outcome = checker.check(source, text, finish_reason)
+    if not outcome.ok and larger is not None:  # merchants' own rules may refuse a text that others' accept
+        mended = checker.check(source, larger[0], larger[1])
+        if mended.ok:
+            outcome, finish_reason, flags = mended, larger[1], (ESCALATED,)
+    flags += outcome.flags
     ok, reasons, output = outcome.ok, outcome.reasons, storable(outcome.output)
     judged: dict[str, Any] = {"output": output, "finish_reason": finish_reason, "ok": ok, "reasons": reasons}
     verdicts.write(
@@ -134,11 +143,11 @@ def _validate_row(
             **{name: getattr(item, name) for name in WorkItem.__dataclass_fields__},
             **judged,
             repairs=outcome.repairs,
-            flags=outcome.flags,
+            flags=flags,
         )
     )
     tally.repairs.update(outcome.repairs)
-    tally.flags.update(outcome.flags)
+    tally.flags.update(flags)
     tally.reasons.update(reasons)
     tally.add(item, "" if ok else reasons[0])
     if not ok:

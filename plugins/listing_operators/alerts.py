@@ -50,16 +50,18 @@ def _escape(text: str) -> str:
     return html.escape(text)
 
 
-def send_alert(subject: str, body: str, *, conn_id: str | None, dedup_key: str) -> None:
-    """Logs the alert at ERROR and sends it once through `conn_id`, if given.
+def send_alert(subject: str, body: str, *, conn_id: str | None, dedup_key: str) -> bool:
+    """Logs the alert at ERROR and sends it once through `conn_id`, if given. Returns whether it is where it was to go.
 
     A channel that stays down after three tries is logged and does not raise: the run fails for its own reason anyway.
     `dedup_key` (run and failures) lets PagerDuty fold a repeated alert into one page.
     """
     log.error("ALERT %s\n%s", subject, body)
     if not conn_id:
-        return
+        return True
     try:
         _deliver(conn_id, subject, body, dedup_key)
+        return True
     except Exception:
         log.exception("the alert could not be delivered through connection %s; it stands above", conn_id)
+        return False

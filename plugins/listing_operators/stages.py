@@ -139,16 +139,17 @@ def watch() -> str:
     """Sends one alert if the run of yesterday's date, the newest that is due, is late or silent. Returns its subject."""
     from datetime import UTC, datetime
 
-    from include.reporting.watch import told_once, trouble_of
+    from include.reporting.watch import remember, trouble_of, was_told
     from include.settings import load_settings
 
     settings, now = load_settings(), datetime.now(UTC)
     trouble = trouble_of(settings, now.date() - timedelta(days=1), now)
     if trouble is None:
         return ""
-    if told_once(settings, trouble):
+    if not was_told(settings, trouble):
         channel = Variable.get("alert_connection", default=None) or None
-        send_alert(trouble.subject, trouble.body, conn_id=channel, dedup_key=trouble.key)
+        if send_alert(trouble.subject, trouble.body, conn_id=channel, dedup_key=trouble.key):
+            remember(settings, trouble)
     return trouble.subject
 
 

@@ -23,7 +23,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 
 from include.partitions import Store, TornPartError
 from include.reporting import refused
-from include.reporting.history import TaskNight, find_run, run_nights, run_page, run_store
+from include.reporting.history import TaskNight, find_run, one_run, run_nights, run_page, run_store
 from include.reporting.text import interval, percent
 from include.settings import SettingsError, load_settings, resolve_path
 from listing_operators.urls import sqlalchemy_url
@@ -160,9 +160,11 @@ def create_app() -> FastAPI:
         return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{found[0]}/{found[1]}", headers=_HEADERS)
 
     @app.get("/runs/{day}/{name}", dependencies=runs)
-    def run(request: Request, data: DataUrl, store: OpenedRun, day: date, name: RunName) -> HTMLResponse:
-        nights = run_nights(data, day, name)
-        return page(request, "run", nights=nights, day=day, name=name, has_report=store.exists("report.html"))
+    def run(
+        request: Request, data: DataUrl, warehouse: WarehouseUrl, store: OpenedRun, day: date, name: RunName
+    ) -> HTMLResponse:
+        found = one_run(data, warehouse, day, name)
+        return page(request, "run", found=found, day=day, name=name, has_report=store.exists("report.html"))
 
     @app.get("/runs/{day}/{name}/report", dependencies=texts)
     def report(store: OpenedRun) -> HTMLResponse:

@@ -71,7 +71,11 @@ def test_what_the_larger_model_mends_is_accepted_and_leaves_the_quarantine(tmp_p
     use(answers(GOOD, seen))
     manifest = escalation.escalate(run, "title")
     assert (manifest["status"], manifest["accepted_listings"]) == ("done", 5)
-    assert manifest["texts"] == {"answered": 5, "asked": 5, "over_budget": 0, "refused_listings": 5, "resumed": 0}
+    assert manifest["texts"] == {"answered": 5, "asked": 5, "over_budget": 0, "resumed": 0}
+    assert manifest["refused_listings"] == 5
+    assert {verdict.listing_id for verdict in verdicts(run).values() if "escalated" in verdict.flags} == {
+        f"L{n}" for n in range(5)
+    }
     assert all(verdict.ok for verdict in verdicts(run).values())
     assert not list(run.store.read_rows(Run.quarantine("title", "validate", 0), QuarantinedRow))
     counts = RunCounts.from_dict(run.store.read_json(Run.manifest("title", "validate", 0))["counts"])
@@ -97,11 +101,33 @@ def test_the_budgets_of_texts_and_cost_hold(tmp_path: Path, use: Any) -> None:
     manifest = escalation.escalate(run, "title")
     assert (manifest["texts"]["asked"], manifest["accepted_listings"]) == (2, 2)
     assert manifest["texts"]["over_budget"] == 1
-    # An answer costs 1,000 * 1 + 100 * 10 millionths; the window holds four at once, before any has been paid for.
+    # An answer costs 1,000 * 1 + 100 * 10 millionths; at its dearest (every character a token, a second try twice as long) more.
     run = refused_run(tmp_path / "cost", count=40, bad=30, max_cost=0.02, input_price=1.0, output_price=10.0)
     manifest = escalation.escalate(run, "title")
     assert manifest["cost"] <= 0.02
-    assert 4 <= manifest["texts"]["asked"] <= 10
+    assert 4 <= manifest["texts"]["asked"] < 10
+    assert manifest["texts"]["over_budget"] == 1
+
+
+def test_answers_of_another_model_or_of_none_count_no_more(tmp_path: Path, use: Any) -> None:
+    run = refused_run(tmp_path)
+    use(answers(GOOD))
+    escalation.escalate(run, "title")
+    task = run.spec.settings.task("title")
+    for settings in (None, task.escalation.model_copy(update={"max_texts": 1, "template": "other.j2"})):
+        changed = run.spec.settings.model_copy(
+            update={"tasks": {"title": task.model_copy(update={"escalation": settings})}}
+        )
+        again = Run(run.spec.model_copy(update={"settings": changed}), run.store)
+        assert validate(again, "title", 0)["rejected"] == (5 if settings is None else 0)
+    use(answers(BAD))
+    changed = task.model_copy(update={"attempts": 1, "sampling_params": {"temperature": 0.7}})
+    again = Run(
+        run.spec.model_copy(update={"settings": run.spec.settings.model_copy(update={"tasks": {"title": changed}})}),
+        run.store,
+    )
+    manifest = escalation.escalate(again, "title")
+    assert (manifest["texts"]["asked"], manifest["accepted_listings"], manifest["refused_listings"]) == (5, 0, 5)
 
 
 def test_one_text_of_several_listings_is_asked_once(tmp_path: Path, use: Any) -> None:
@@ -140,7 +166,7 @@ def test_the_summary_tells_share_gain_and_cost(tmp_path: Path, use: Any) -> None
     use(answers(GOOD))
     escalation.escalate(run, "title")
     found = summarise_task(run, "title")["escalation"]
-    assert found == {"status": "done", "engine_profile": "stub", "accepted_listings": 5, "cost": 0.01, "asked": 5, "refused_listings": 5}  # fmt: skip
+    assert found == {"status": "done", "engine_profile": "stub", "accepted_listings": 5, "refused_listings": 5, "cost": 0.01, "asked": 5}  # fmt: skip
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:

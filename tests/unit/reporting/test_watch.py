@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include.reporting.__main__ import main
-from include.reporting.watch import told_once, trouble_of
+from include.reporting.watch import remember, trouble_of, was_told
+from include.runs import Run
 from include.settings import Settings, load_settings
 from tests.finished_runs import finished_run
 
@@ -23,6 +25,10 @@ def settings(tmp_path: Path) -> Settings:
     found = load_settings()
     folders = {"data_url": str(tmp_path / "data"), "state_url": str(tmp_path / "state")}
     return found.model_copy(update={"pipeline": found.pipeline.model_copy(update=folders)})
+
+
+def whole_run(tmp_path: Path, **changes: Any) -> Run:
+    return finished_run(tmp_path / "data", DAY, tasks=("title", "description"), **changes)
 
 
 def written(folder: Path, moment: datetime) -> None:
@@ -39,7 +45,7 @@ def test_a_date_without_a_run_is_missing_once_it_is_due(settings: Settings) -> N
 
 
 def test_a_run_that_stopped_writing_is_silent_and_tells_how_far_it_came(settings: Settings, tmp_path: Path) -> None:
-    run = finished_run(tmp_path / "data", DAY, summary=False)
+    run = whole_run(tmp_path, summary=False)
     written(tmp_path / "data", EARLY)
     assert trouble_of(settings, DAY, EARLY + timedelta(minutes=59)) is None
     trouble = trouble_of(settings, DAY, EARLY + timedelta(minutes=61))
@@ -51,7 +57,7 @@ def test_a_run_that_stopped_writing_is_silent_and_tells_how_far_it_came(settings
 
 
 def test_a_run_at_work_is_late_only_after_its_time(settings: Settings, tmp_path: Path) -> None:
-    finished_run(tmp_path / "data", DAY, summary=False)
+    whole_run(tmp_path, summary=False)
     written(tmp_path / "data", DUE)
     assert trouble_of(settings, DAY, DUE) is None
     trouble = trouble_of(settings, DAY, DUE + timedelta(minutes=1))
@@ -61,22 +67,32 @@ def test_a_run_at_work_is_late_only_after_its_time(settings: Settings, tmp_path:
 
 @pytest.mark.parametrize("status", ["passed", "failed"])
 def test_a_run_that_ended_is_no_trouble(settings: Settings, tmp_path: Path, status: str) -> None:
-    finished_run(tmp_path / "data", DAY, status=status)
+    whole_run(tmp_path, status=status)
     assert trouble_of(settings, DAY, DUE + timedelta(days=9)) is None
 
 
 def test_a_run_that_waits_for_another_at_work_is_no_trouble(settings: Settings, tmp_path: Path) -> None:
-    finished_run(tmp_path / "data", DAY, run_id="a_waits", summary=False)
+    whole_run(tmp_path, run_id="a_waits", summary=False)
     written(tmp_path / "data", EARLY - timedelta(hours=5))
-    finished_run(tmp_path / "data", DAY, run_id="b_works", summary=False)
+    whole_run(tmp_path, run_id="b_works", summary=False)
     written(tmp_path / "data" / f"dt={DAY}" / "run=b_works", EARLY)
     assert trouble_of(settings, DAY, EARLY + timedelta(minutes=5)) is None
+
+
+def test_a_run_of_one_task_stands_for_no_night(settings: Settings, tmp_path: Path) -> None:
+    finished_run(tmp_path / "data", DAY, tasks=("title",))
+    trouble = trouble_of(settings, DAY, DUE + timedelta(minutes=1))
+    assert trouble is not None
+    assert "no run was opened" in trouble.subject
 
 
 def test_one_trouble_pages_once(settings: Settings) -> None:
     trouble = trouble_of(settings, DAY, DUE + timedelta(days=1))
     assert trouble is not None
-    assert [told_once(settings, trouble) for _ in range(3)] == [True, False, False]
+    assert not was_told(settings, trouble)
+    assert not was_told(settings, trouble), "nothing is remembered before the alert is out"
+    remember(settings, trouble)
+    assert was_told(settings, trouble)
 
 
 def test_the_command_ends_with_status_1_and_the_alert(
