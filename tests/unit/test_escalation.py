@@ -15,7 +15,7 @@ from include.reporting.summary import summarise_task
 from include.runs import Run, StopMarker
 from include.settings import EscalationSettings, SettingsError
 from include.validation.stage import validate
-from tests.generating import Answer, Engines, item, make_run
+from tests.generating import Answer, Engines, item, make_run, profile
 
 GOOD, BAD = "Ceramic mug for tea, 350 ml, dishwasher safe", "Here is the rewritten title: Ceramic mug"
 BUDGET = {"engine": "stub", "max_texts": 100}
@@ -149,6 +149,14 @@ def test_an_engine_that_fails_costs_the_gain_and_not_the_night(tmp_path: Path, u
     assert manifest["status"] == "failed"
     assert "illegal memory access" in manifest["error"]
     assert sum(verdict.ok for verdict in verdicts(run).values()) == 7
+
+
+def test_the_larger_model_may_be_an_endpoint(tmp_path: Path, use: Any) -> None:
+    run = refused_run(tmp_path)
+    engines = run.spec.settings.engines | {"stub": profile(kind="openai", model="large-model", connection="large")}
+    endpoint = run.spec.model_copy(update={"settings": run.spec.settings.model_copy(update={"engines": engines})})
+    use(answers(GOOD))
+    assert escalation.escalate(Run(endpoint, run.store), "title")["accepted_listings"] == 5
 
 
 def test_a_stopped_task_asks_nothing_and_neither_does_one_without_refusals(tmp_path: Path, use: Any) -> None:
