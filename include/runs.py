@@ -57,6 +57,11 @@ def interval_of(partition_date: date) -> tuple[datetime, datetime]:
     return start, start + timedelta(days=1)
 
 
+def folder_name(run_id: str) -> str:
+    """A run id made safe for a path."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", run_id)
+
+
 def plan_run(
     *,
     run_id: str,
@@ -117,8 +122,8 @@ class Run:
 
         The folder is `<data_url>/dt=<partition date>/run=<run id made safe for a path>`.
         """
-        safe = re.sub(r"[^A-Za-z0-9_.-]", "_", spec.run_id)
-        store = Store(resolve_path(spec.settings.pipeline.data_url)).child(f"dt={spec.partition_date}", f"run={safe}")
+        data = Store(resolve_path(spec.settings.pipeline.data_url))
+        store = data.child(f"dt={spec.partition_date}", f"run={folder_name(spec.run_id)}")
         store.write_bytes("run.json", spec.model_dump_json(indent=2).encode())
         for stale in ("stop", "summary.json"):
             store.remove(stale)

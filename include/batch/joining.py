@@ -21,7 +21,7 @@ from include.judging.sampling import draw_key
 from include.records import Generation, WorkItem
 from include.runs import Run
 from include.settings import SettingsError
-from include.validation.stage import storable
+from include.validation.stage import ESCALATED, storable
 
 NAMED = 10  # custom ids of each fault that the report names; the file has all
 _MISSING, _FAILED, _ANSWERED = 0, 1, 2
@@ -73,6 +73,12 @@ class _Text:
 class _Own:
     text_id: str
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Flagged:
+    text_id: str
+    flags: tuple[str, ...]
 
 
 def stored(raw: bytes | None) -> Stored:
@@ -137,12 +143,14 @@ def _names(mapping: Path) -> Iterator[tuple[str, str]]:
 
 
 def answers_of(run: Run, task: str, wanted: Collection[str]) -> dict[str, Generation]:
-    """A run's answers to these texts, a larger model's in place of those it was asked to mend; none for an error."""
+    """A run's answers to these texts, a larger model's where validation took it; the latest of several, none for an error."""
     found: dict[str, Generation] = {}
     for index in range(len(run.bins(task))):
-        for folder in (run.generated(task, index), run.escalated(task, index)):  # as validation reads them
+        verdicts = run.store.read_rows(run.verdicts(task, index), _Flagged)
+        mended = {row.text_id for row in verdicts if ESCALATED in row.flags}
+        for folder, taken in ((run.generated(task, index), wanted), (run.escalated(task, index), mended)):
             for row in run.store.read_rows(folder, Generation):
-                if row.text_id in wanted and not row.error:
+                if row.text_id in wanted and row.text_id in taken and not row.error:
                     found[row.text_id] = row
     return found
 

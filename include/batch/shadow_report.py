@@ -7,20 +7,13 @@ from pathlib import Path
 
 import jinja2
 
+from include.numerals import number, percent
+
 SHOWN = 100  # disagreements on the page; shadow.json has all
-
-
-def number(value: float | None, absent: str = "-") -> str:
-    """Four significant digits, with commas between thousands; `absent` for None."""
-    return absent if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def price(value: float | None) -> str:
     return number(value, "not configured")
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def points(bounds: list[float] | None) -> str:

@@ -6,7 +6,6 @@ A run's folder knows every run, also one that published nothing; the warehouse k
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ import sqlalchemy as sa
 from include.partitions import Store, TornPartError
 from include.records import RunCounts
 from include.reporting.summary import GOOD_OUTCOMES
-from include.runs import Run
+from include.runs import Run, folder_name
 from include.warehouse.database import UnreachableError, connect
 from include.warehouse.schema import runs
 
 RUNS = 20  # on a page
 _WAREHOUSE_ROWS = 10  # for each run of a page: enough for ten enhancement tasks
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 Recorded = dict[tuple[date, str], list[Any]]
 
 
@@ -72,7 +70,7 @@ def run_store(data_url: str, day: date, name: str) -> Store:
 
 def find_run(data_url: str, run_id: str) -> tuple[date, str] | None:
     """(partition date, name) of a run by its id, the newest date if several have it. One look for each date until then."""
-    name, data = _UNSAFE.sub("_", run_id), Store(data_url)
+    name, data = folder_name(run_id), Store(data_url)
     for day in sorted(_days(data), reverse=True):
         if run_store(data_url, day, name).exists("run.json"):
             return day, name
@@ -122,21 +120,17 @@ def _recorded(warehouse_url: str, until: date, limit: int) -> Recorded:
     found: Recorded = defaultdict(list)
     with connect(warehouse_url) as connection, connection.begin():
         for row in connection.execute(newest.limit(limit)):
-            found[row.partition_date, _UNSAFE.sub("_", row.run_id)].append(row)
+            found[row.partition_date, folder_name(row.run_id)].append(row)
     return found
 
 
-def _names(store: Store, prefix: str) -> list[str]:
-    """Names of the entries right below a folder that start with `prefix`, without it."""
-    store.fs.invalidate_cache()  # an object store's listing would never see tonight's run
-    if not store.fs.exists(store.root):
-        return []
-    names = (entry.rstrip("/").rsplit("/", 1)[-1] for entry in store.fs.ls(store.root, detail=False))
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+def named(store: Store, prefix: str) -> list[str]:
+    """Names of the entries right below a folder that start with `prefix`, without it, sorted."""
+    return [name.removeprefix(prefix) for name in store.list("", suffix="") if name.startswith(prefix)]
 
 
 def _days(store: Store) -> Iterator[date]:
-    for name in _names(store, "dt="):
+    for name in named(store, "dt="):
         try:
             yield date.fromisoformat(name)
         except ValueError:
@@ -161,7 +155,7 @@ def _runs(store: Store, recorded: Recorded, start: tuple[date, str] | None) -> I
 def _by_age(day: Store) -> list[str]:
     """Runs of one date, the one opened last first."""
     opened = []
-    for name in _names(day, "run="):
+    for name in named(day, "run="):
         try:
             opened.append((day.fs.modified(day.path(f"run={name}", "run.json")), name))
         except FileNotFoundError:

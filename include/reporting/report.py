@@ -9,9 +9,10 @@ from typing import Any
 
 import jinja2
 
+from include.numerals import percent
 from include.records import Verdict
 from include.reporting.summary import summarise
-from include.reporting.text import escalation_text, interval, percent
+from include.reporting.text import escalation_text, interval
 from include.runs import Run
 
 EXAMPLES = 5  # of each kind; a page to read, not a dump: the partitions hold every row

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from include.numerals import percent
 from include.reporting.summary import GOOD_OUTCOMES
 
 _STATES = ("extracted", "unchanged", "holdout", "deferred", "errored", "accepted", "loaded", "stale")
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def interval(values: Any) -> str:

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from include.partitions import Store
+from include.reporting.history import named
 from include.reporting.summary import GOOD_OUTCOMES
 from include.runs import Run, interval_of
 from include.settings import Settings, resolve_path
@@ -68,11 +69,7 @@ def _trouble(day: date, kind: str, what: str, detail: str, next_step: str, url: 
 
 def _runs(day: Store) -> list[Store]:
     """The opened runs of one date that take all of it: a run of some merchants, rows or tasks stands for no night."""
-    day.fs.invalidate_cache()
-    if not day.fs.exists(day.root):
-        return []
-    names = sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in day.fs.ls(day.root, detail=False))
-    found = [day.child(name) for name in names if name.startswith("run=")]
+    found = [day.child(f"run={name}") for name in named(day, "run=")]
     return [store for store in found if (spec := store.read_json("run.json")) and _is_whole(spec)]
 
 

@@ -7,20 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from include.judging.costs import price_per_million
+from include.numerals import number, percent
 from include.tuning.plan import TuningSettings
 from include.tuning.run import ratio
 
 Row = dict[str, Any]
 _FAINT, _STRONG = (237, 243, 250), (8, 81, 156)  # colours of the slowest and the fastest cell
-
-
-def number(value: float | None) -> str:
-    """Four significant digits, with commas between thousands."""
-    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def points(value: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from include.generation.roofline import Ceilings, data_sheet
+from include.numerals import number, percent
 from include.tuning import figures
 from include.tuning.plan import TuningSettings
 from include.tuning.plots import pareto_plot, roofline_plot, step_parts, steps_plot
@@ -50,8 +51,8 @@ def write_report(folder: Path) -> Path:
     hosted = tuning.hosted_price_per_million.get(result["task"], 0.0)
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters.update(
-        number=figures.number,
-        percent=figures.percent,
+        number=number,
+        percent=percent,
         points=figures.points,
         times=figures.times,
         between=figures.between,

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,10 @@ def _answers(generations: Iterator[Generation]) -> Iterator[Callable[[str], _Ans
         yield get
 
 
+def _no_answer(text_id: str) -> _Answer | None:
+    return None
+
+
 class _Tally:
     """What the manifest says of the bin."""
 
@@ -97,12 +101,12 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
     tally, last = _Tally(), started
     with (
         _answers(store.read_rows(run.generated(task, bin_index), Generation)) as answer_of,
-        _answers(store.read_rows(larger, Generation)) as larger_answer_of,
+        _answers(store.read_rows(larger, Generation)) if larger else nullcontext(_no_answer) as larger_answer_of,
         PartWriter(store, folders[0], Verdict, rows_per_part) as verdicts,
         PartWriter(store, folders[1], QuarantinedRow, rows_per_part) as quarantine,
     ):
         for item in store.read_rows(run.work_parts(task, bin_index), WorkItem):
-            answers = answer_of(item.text_id), larger_answer_of(item.text_id) if larger else None
+            answers = answer_of(item.text_id), larger_answer_of(item.text_id)
             _validate_row(item, *answers, checker, tally, verdicts, quarantine)
             if time.monotonic() - last > PROGRESS_SECONDS:
                 last = time.monotonic()

@@ -19,7 +19,7 @@ from typing import Any
 try:
     from airflow.providers.common.ai.batch.base import BatchState, RawResultItem, SubmitResult
     from airflow.providers.common.ai.batch.openai import OpenAIBatchAdapter
-except ImportError:  # the provider is optional, and Airflow imports every module of this folder
+except ImportError:  # the provider is optional: without it this module is imported by nobody but its tests
     OpenAIBatchAdapter = object
 
 from include.settings import PROJECT_ROOT, resolve_path

@@ -21,10 +21,11 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from include.numerals import percent
 from include.partitions import Store, TornPartError
 from include.reporting import refused
 from include.reporting.history import TaskNight, find_run, one_run, run_nights, run_page, run_store
-from include.reporting.text import interval, percent
+from include.reporting.text import interval
 from include.settings import SettingsError, load_settings, resolve_path
 from listing_operators.urls import sqlalchemy_url
 from listing_ui.addresses import DAG_ID

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from include import escalation
+from include.batch.joining import answers_of
 from include.generation.engine import Output, Request
 from include.generation.session import Session
 from include.records import Generation, QuarantinedRow, RunCounts, Verdict
@@ -66,6 +67,10 @@ def verdicts(run: Run) -> dict[str, Verdict]:
     return {row.listing_id: row for row in run.store.read_rows(Run.verdicts("title", 0), Verdict)}
 
 
+def verdict_texts(run: Run) -> list[str]:
+    return [row.text_id for row in verdicts(run).values()]
+
+
 def test_what_the_larger_model_mends_is_accepted_and_leaves_the_quarantine(tmp_path: Path, use: Any) -> None:
     run, seen = refused_run(tmp_path), []
     use(answers(GOOD, seen))
@@ -120,6 +125,8 @@ def test_answers_of_another_model_or_of_none_count_no_more(tmp_path: Path, use: 
         )
         again = Run(run.spec.model_copy(update={"settings": changed}), run.store)
         assert validate(again, "title", 0)["rejected"] == (5 if settings is None else 0)
+        counted = [row.text for row in answers_of(again, "title", set(verdict_texts(run))).values()]
+        assert counted.count(BAD) == (5 if settings is None else 0), "a comparison takes what validation took"
     use(answers(BAD))
     changed = task.model_copy(update={"attempts": 1, "sampling_params": {"temperature": 0.7}})
     again = Run(
