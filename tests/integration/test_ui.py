@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from include.warehouse.migrate import migrate
+from tests.airflow_services import free_port
 from tests.finished_runs import HOSTILE, finished_run, refusal
-from tests.integration.test_scheduler import free_port
 from tests.nightly import Nightly
 
 playwright = pytest.importorskip("playwright.sync_api")
