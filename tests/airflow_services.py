@@ -53,13 +53,13 @@ def service_settings(metadata: sa.URL, port: int, executor: str = "LocalExecutor
 
 
 class Airflow:
-    """The running services and their REST API."""
+    """The running services and their REST API, for the runs of one DAG."""
 
-    def __init__(self, nightly: Nightly, port: int) -> None:
-        self.nightly, self.url = nightly, f"http://127.0.0.1:{port}"
+    def __init__(self, nightly: Nightly, port: int, dag: str = "enhance_listings") -> None:
+        self.nightly, self.url, self.dag = nightly, f"http://127.0.0.1:{port}", dag
         self.services: list[subprocess.Popen[bytes]] = []
         self.start("api-server", "airflow", "api-server", "--port", str(port), "--workers", "1")
-        self.start("scheduler", "airflow", "scheduler")
+        self.scheduler = self.start("scheduler", "airflow", "scheduler")
         self.start("dag-processor", "airflow", "dag-processor")
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
@@ -72,12 +72,12 @@ class Airflow:
         self.services.append(service)
         return service
 
-    def ready(self, dag: str) -> None:
+    def ready(self) -> None:
         """Waits until the services are well and know the DAG, and logs in."""
         self.wait("healthy Airflow", self.healthy, 120)
         token = self.client.get("/auth/token").json()["access_token"]
         self.client.headers["Authorization"] = f"Bearer {token}"
-        self.wait("DAG", lambda: dag in self.client.get("/api/v2/dags").text, 120)
+        self.wait("DAG", lambda: self.dag in self.client.get("/api/v2/dags").text, 120)
 
     def wait(self, what: str, check: Any, seconds: float) -> Any:
         deadline = time.monotonic() + seconds
@@ -100,13 +100,13 @@ class Airflow:
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text[:500]}"
         return answer.json() if answer.content else None
 
-    def runs(self, dag: str = "enhance_listings") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"]
+    def runs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call("GET", f"/dags/{self.dag}/dagRuns")["dag_runs"]
         return found
 
     def instances(self, run_id: str, task_id: str) -> dict[int, dict[str, Any]]:
         """The task's instances by map index."""
-        found = self.call("GET", f"/dags/enhance_listings/dagRuns/{run_id}/taskInstances?task_id={task_id}&limit=100")
+        found = self.call("GET", f"/dags/{self.dag}/dagRuns/{run_id}/taskInstances?task_id={task_id}&limit=100")
         return {t["map_index"]: t for t in found["task_instances"] if t["task_id"] == task_id}
 
     def tries(self, run_id: str, task_id: str) -> dict[int, int]:

@@ -41,7 +41,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> I
     nightly.set_up(rows)
     running = Airflow(nightly, port)
     try:
-        running.ready("enhance_listings")
+        running.ready()
         yield running
     finally:
         running.stop()
