@@ -22,11 +22,12 @@ from include.settings import Settings, load_settings
 from include.validation.stage import validate
 from include.warehouse.load import load, reconcile
 from listing_operators import stages
-from tests.integration.warehouse_runs import DAY, STAMP, open_run, rows, run_extract, seed, work
+from tests.integration.warehouse_runs import DAY, open_run, rows, run_extract, seed, work
 from tests.serving import completion, serving
 
 TASK = "title"
 COUNT = 80
+LONG_AGO = f"{DAY - timedelta(days=30)}T10:00:00Z"  # no windowed read reaches it
 DESCRIPTION = "A blue ceramic mug for tea. It holds 350 ml. It is safe for the dishwasher."
 LENIENT = {"mode": "demo", "baseline": 0.5, "margin": 0.4, "min_validator_pass_rate": 0.5, "max_reason_share": {}}
 VERDICT = {"unsupported": [], "contradictory": [], "omitted": [], "verdict": "pass"}
@@ -73,7 +74,7 @@ def standing(url):
 
 def test_listings_move_by_share_and_back_and_no_others_are_written(warehouse_url, tmp_path, monkeypatch):
     lines = [
-        ["m1", f"l{i}", f"Ceramic mug number {i // 2}", DESCRIPTION, STAMP] for i in range(COUNT)
+        ["m1", f"l{i}", f"Ceramic mug number {i // 2}", DESCRIPTION, LONG_AGO] for i in range(COUNT)
     ]  # pairs are equal
     seed(warehouse_url, tmp_path, lines)
     addresses, seen = {}, {}
