@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from airflow.sdk import Asset, CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, chain, dag, task, task_group
 
@@ -36,6 +37,23 @@ PARAMS = {
 }
 
 
+def process_bins(run_dir: Any, name: str, bins: Any, engine: str, placement: dict[str, Any], group: str) -> Any:
+    """Generates and validates the bins of one engine profile, side by side."""
+
+    @task_group(group_id=group)
+    def process_bin(bin_index: int) -> None:
+        generate = GPUTaskOperator(
+            task_id="generate",
+            arguments=["include.generation", "run", "--run-dir", run_dir, "--task", name, "--bin", bin_index],
+            connections=endpoint_connections(SETTINGS.engines[engine]),
+            **placement,
+        )
+        validate = task(trigger_rule=TriggerRule.ALL_DONE)(stages.validate)(run_dir, name, bin_index)
+        generate >> validate
+
+    return process_bin.expand(bin_index=bins)
+
+
 @dag(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -54,19 +72,12 @@ def enhance_listings() -> None:
         with TaskGroup(name):
             bins = task(stages.plan_bins)(run_dir, name)
             extracted >> bins
-
-            @task_group
-            def process_bin(bin_index: int, name: str = name) -> None:
-                generate = GPUTaskOperator(
-                    task_id="generate",
-                    arguments=["include.generation", "run", "--run-dir", run_dir, "--task", name, "--bin", bin_index],
-                    connections=endpoint_connections(SETTINGS.engines[SETTINGS.tasks[name].engine]),
-                    **GPU,
-                )
-                validate = task(trigger_rule=TriggerRule.ALL_DONE)(stages.validate)(run_dir, name, bin_index)
-                generate >> validate
-
-            processed = process_bin.expand(bin_index=bins)
+            processed = [process_bins(run_dir, name, bins, SETTINGS.tasks[name].engine, GPU, "process_bin")]
+            if routing := SETTINGS.tasks[name].routing:  # the hosted API's bins hold no GPU
+                bins = task(task_id="plan_hosted_bins")(stages.plan_bins)(run_dir, name, hosted=True)
+                extracted >> bins
+                placement = {"pool": routing.pool}
+                processed.append(process_bins(run_dir, name, bins, routing.hosted, placement, "process_hosted_bin"))
             if escalation := SETTINGS.tasks[name].escalation:
                 escalate = GPUTaskOperator(
                     task_id="escalate",
@@ -76,7 +87,7 @@ def enhance_listings() -> None:
                     **GPU,
                 )
                 processed >> escalate
-                processed = escalate
+                processed = [escalate]
             sample = task(trigger_rule=TriggerRule.NONE_FAILED)(stages.sample)(run_dir, name)
             judge = GPUTaskOperator(
                 task_id="judge",

@@ -75,7 +75,7 @@ def _nvidia_gpus() -> list[str]:
 
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Models of the engine profiles that enhancement tasks and the judge use."""
-    names = sorted({task.engine for task in settings.tasks.values()} | {settings.judge.engine})
+    names = sorted({engine for task in settings.tasks.values() for engine in task.routes} | {settings.judge.engine})
     for name in names:
         yield _check_model(settings.engines[name])
 

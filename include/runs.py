@@ -147,7 +147,10 @@ class Run:
 
     @staticmethod
     def plan(task: str) -> str:
-        """JSON written by extraction: {"bins": [[shard, …], …], "rows": [rows of each bin], "counts": RunCounts}."""
+        """JSON written by extraction: {"bins": [[shard, …], …], "rows": [rows of each bin], "counts": RunCounts}.
+
+        With two routes "engines" names the engine profile of each bin.
+        """
         return f"work/{task}/plan.json"
 
     @staticmethod
@@ -205,6 +208,16 @@ class Run:
         if plan is None:
             raise FileNotFoundError(f"{self.store.url} has no plan for {task}: run the extraction stage first")
         return [list(shards) for shards in plan["bins"]]
+
+    def engines(self, task: str) -> list[str]:
+        """Engine profile of each planned bin: the task's own, or the hosted API's while a switch is under way."""
+        own, bins = self.spec.settings.task(task).engine, self.bins(task)
+        return list(self.store.read_json(self.plan(task)).get("engines") or [own] * len(bins))
+
+    def own_bins(self, task: str) -> list[int]:
+        """Indexes of the bins that the task's own engine writes."""
+        own = self.spec.settings.task(task).engine
+        return [index for index, engine in enumerate(self.engines(task)) if engine == own]
 
     def work_parts(self, task: str, bin_index: int) -> list[str]:
         """Parts of WorkItem rows of one bin, in shard order."""

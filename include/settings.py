@@ -69,13 +69,10 @@ class EngineProfile(Frozen):
     engines: Count = 1  # side by side on one device, each with its share of `batch_size` and of the memory
     start_timeout_s: float = Field(default=900.0, gt=0)
     stall_timeout_s: float = Field(default=600.0, gt=0)  # silence with requests in flight after which it counts as dead
-    lease_wait_s: float = Field(
-        default=30.0, ge=0
-    )  # for a free device, before `gpu_busy` hands the wait to the scheduler
+    # For a free device; then `gpu_busy` hands the wait to the scheduler.
+    lease_wait_s: float = Field(default=30.0, ge=0)
     max_engine_deaths: int = Field(default=24, ge=0)  # of one bin; finding one row among 1,024 takes eleven
-    max_breaking_rows: int = Field(
-        default=5, ge=0
-    )  # rows of one bin that may each break the engine before it is to blame
+    max_breaking_rows: int = Field(default=5, ge=0)  # of one bin, that may each break the engine before it is to blame
     environment: dict[str, str] = {}  # for the engine's process, such as VLLM_CPU_KVCACHE_SPACE; never secrets
     connection: str | None = None  # Airflow connection of an OpenAI-compatible endpoint
 
@@ -182,6 +179,14 @@ class EscalationSettings(Frozen):
         return self
 
 
+class RoutingSettings(Frozen):
+    """A move from a hosted API to our own engine, listing by listing; see docs/batch_api.md."""
+
+    hosted: str  # engine profile of the hosted API, which writes what is not in `share`
+    share: dict[str, Share]  # of a merchant's listings that `engine` writes; "*" is every other merchant
+    pool: str = Field(default="default_pool", min_length=1)  # Airflow pool of hosted bins: how many ask at a time
+
+
 class TaskSettings(Frozen):
     """One enhancement task: what is read, how the prompt is made, which model answers, what is accepted."""
 
@@ -191,6 +196,7 @@ class TaskSettings(Frozen):
     prompt_fields: tuple[ListingText, ...] = ("title", "description", "brand", "category", "attributes")
     required_fields: tuple[ListingText, ...] = ("title",)  # a listing whose every one of these is empty is quarantined
     engine: str  # engine profile name
+    routing: RoutingSettings | None = None  # None: every listing goes to `engine`
     sampling_params: dict[str, Any] = {}
     thinking: bool = False
     overlong: Literal["quarantine", "shorten"] = "quarantine"
@@ -199,6 +205,11 @@ class TaskSettings(Frozen):
     escalation: EscalationSettings | None = None  # None: what is refused keeps the merchant's own copy
     sampling: SamplingSettings
     gate: GateSettings
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """Engine profiles that write copy: our own, and the hosted API's while a switch is under way."""
+        return (self.engine, self.routing.hosted) if self.routing else (self.engine,)
 
     @cached_property
     def template_version(self) -> str:
@@ -294,12 +305,21 @@ class Settings(Frozen):
     @model_validator(mode="after")
     def _names_resolve(self) -> Settings:
         for owner, engine in [
-            *((f"tasks/{t.name}", t.engine) for t in self.tasks.values()),
+            *((f"tasks/{t.name}", engine) for t in self.tasks.values() for engine in t.routes),
             *((f"tasks/{t.name}", t.escalation.engine) for t in self.tasks.values() if t.escalation),
             ("judge", self.judge.engine),
         ]:
             if engine not in self.engines:
                 raise ValueError(f"{owner}.yaml names engine profile {engine!r}; there are {sorted(self.engines)}")
+        for task in self.tasks.values():
+            own, hosted = self.engines[task.engine], self.engines[task.routes[-1]]
+            where = f"tasks/{task.name}.yaml: routing.hosted {hosted.name!r}"
+            if task.routing and not (hosted.kind == "openai" and hosted.connection):
+                raise ValueError(f"{where} is no endpoint: it needs `kind: openai` and a `connection`")
+            if task.routing and own.lineage == hosted.lineage:
+                raise ValueError(
+                    f"{where} has `engine`'s lineage, {own.lineage!r}: give each its own, or nothing moves"
+                )
         return self
 
     def task(self, name: str) -> TaskSettings:
@@ -357,10 +377,7 @@ def read_settings_file(path: Path, model: type[Model], **names: str) -> Model:
 
 
 def load_settings(config_dir: str | Path | None = None) -> Settings:
-    """Loads one configuration folder.
-
-    Raises SettingsError naming the file, the key and the fault; also for a template that is not there.
-    """
+    """Loads one configuration folder. Raises SettingsError naming file, key and fault; also for a missing template."""
     folder = Path(config_dir or os.environ.get(CONFIG_DIR_VARIABLE) or PROJECT_ROOT / "include" / "config")
     tasks = {p.stem: read_settings_file(p, TaskSettings, name=p.stem) for p in sorted(folder.glob("tasks/*.yaml"))}
     if not tasks:

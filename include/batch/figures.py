@@ -59,7 +59,7 @@ def cost_figures(
     starts and idle time come on top. An accepted listing is one that the validators let pass.
     """
     settings = run.spec.settings
-    manifests = [run.store.read_json(run.manifest(task, "generate", b)) or {} for b in range(len(run.bins(task)))]
+    manifests = [run.store.read_json(run.manifest(task, "generate", b)) or {} for b in run.own_bins(task)]
     requests, busy = (sum(float(m.get(name) or 0) for m in manifests) for name in ("requests", "busy_s"))
     gpus = int(settings.engines[settings.task(task).engine].engine_args.get("tensor_parallel_size") or 1)
     rate = requests / busy if busy and requests else None

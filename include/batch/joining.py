@@ -145,7 +145,7 @@ def _names(mapping: Path) -> Iterator[tuple[str, str]]:
 def answers_of(run: Run, task: str, wanted: Collection[str]) -> dict[str, Generation]:
     """A run's answers to these texts, a larger model's where validation took it; the latest of several, none for an error."""
     found: dict[str, Generation] = {}
-    for index in range(len(run.bins(task))):
+    for index in run.own_bins(task):
         verdicts = run.store.read_rows(run.verdicts(task, index), _Flagged)
         mended = {row.text_id for row in verdicts if ESCALATED in row.flags}
         for folder, taken in ((run.generated(task, index), wanted), (run.escalated(task, index), mended)):
@@ -158,14 +158,15 @@ def answers_of(run: Run, task: str, wanted: Collection[str]) -> dict[str, Genera
 def join(
     run: Run, task: str, results: Path, listings: int, faults: Path, *, mapping: Path | None = None, seed: int = 8
 ) -> Joined:
-    """Draws at most `listings` of the run's texts that the result file answers, evenly, by a seeded hash (bottom-k).
+    """Draws at most `listings` of the texts of the run's own engine that the result file answers, evenly, by a seeded
+    hash (bottom-k).
 
     `mapping` is a JSON Lines file of custom_id and text_id; without one the custom id is the text id. Every other line,
     and every text without a line, goes to the file `faults` with its reason. The first answer to a text counts. Raises
     FileNotFoundError without a result file or a plan, SettingsError for an unknown task or a line of `mapping` that is none.
     """
     run.spec.settings.task(task)
-    bins, found = range(len(run.bins(task))), Joined()
+    bins, found = run.own_bins(task), Joined()
     with _database() as database, open(results, "rb") as file:
         ids = (row.text_id for index in bins for row in run.store.read_rows(run.work_parts(task, index), _Text))
         rows: Iterator[tuple[Any, ...]] = ((key, draw_key(str(seed), key) >> 1) for key in ids)

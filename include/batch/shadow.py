@@ -65,11 +65,12 @@ def shadow(
     """Compares, writes `shadow.json`, `shadow.html` and `custom_ids.jsonl` into `out`, and returns what shadow.json holds.
 
     A run without any answer of its own first writes copy for the sample, in a run below `out`. Judged texts are kept, so
-    that another call asks for the missing ones only. Raises what `join` raises, SettingsError where no custom id names a
-    text of the run, EngineError of the engines, and JudgeError when the judge's unreadable answers pass the gate's limit.
+    that another call asks for the missing ones only. Raises what `join` raises, SettingsError for a run that was generated
+    in part or where no custom id names a text of it, EngineError of the engines, and JudgeError when the judge's unreadable answers pass the gate's limit.
     """
     settings, store = run.spec.settings, Store(str(out.resolve()))
     out.mkdir(parents=True, exist_ok=True)
+    check_generated(run, task)
     faults = out / "custom_ids.jsonl"
     joined = join(run, task, results, listings or comparison.held_out, faults, mapping=mapping, seed=seed)
     if not joined.pairs:
@@ -98,6 +99,21 @@ def shadow(
     write_report(out)
     log.info("%s: %s", found["verdict"], "; ".join(found["why"]))
     return found
+
+
+def check_generated(run: Run, task: str) -> None:
+    """Raises SettingsError for a run of which only some bins of the task's own engine were generated: what they lack would
+    count as refused. A run without any answer is fine.
+    """
+    bins = run.own_bins(task)
+    done = [b for b in bins if run.store.exists(run.manifest(task, "generate", b))]
+    missing = sorted(set(bins) - set(done))
+    if missing and (done or any(run.store.list(run.generated(task, b)) for b in missing)):
+        raise SettingsError(
+            f"{run.store.url}: bins {missing} of {task} were not generated to their end, the other {len(done)} were: clear "
+            f"their generate tasks, or run `python -m include.generation run --run-dir {run.store.url} --task {task} "
+            f"--bin {missing[0]}` (and so on), then compare again"
+        )
 
 
 def _generate(run: Run, task: str, joined: Joined, store: Store) -> Run:

@@ -1,8 +1,9 @@
 """The keys that say what needs work and what may share a generation.
 
 content_hash    what the prompt of one enhancement task uses: locale and plain text of its fields
-text_id         content and template: listings that share it get the same rendered prompt, so one generation
-staleness_key   content, template and model lineage, but not the engine profile: a promotion rewrites nothing
+text_id         content and template, and the hosted route's name: listings that share it share one generation
+staleness_key   content, template and the lineage of the model that writes the listing, but not the engine profile: a
+                promotion rewrites nothing, and a listing that moves to the other route is rewritten
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from include.extraction.cleaning import plain_text
 from include.extraction.listings import CleanListing
-from include.settings import PipelineSettings, Settings, digest
+from include.settings import PipelineSettings, RoutingSettings, Settings, digest
 
 _VISIBLE = re.compile(r"[^\W_]")  # a letter or digit of any script
 _SEPARATOR = "\x1f"  # never in cleaned text
@@ -33,19 +34,25 @@ class Keys(NamedTuple):
     staleness_key: str
 
 
-def key_function(settings: Settings, task_name: str) -> Callable[[Mapping[str, str]], Keys]:
-    """Keys from a listing's prompt texts (see `prompt_texts`), for one enhancement task."""
+def key_function(settings: Settings, task_name: str, route: int = 0) -> Callable[[Mapping[str, str]], Keys]:
+    """Keys from a listing's prompt texts (see `prompt_texts`), for one enhancement task and one of its `routes`.
+
+    Our own route adds nothing to the keys, so that neither the start nor the end of a switch makes its copy stale.
+    """
     task = settings.task(task_name)
     fields = task.prompt_fields
     template = f"{_SEPARATOR}{task.template_version}{_SEPARATOR}".encode()
-    lineage = settings.engines[task.engine].lineage.encode()
+    lineage = settings.engines[task.routes[route]].lineage.encode()
+    hosted = f"{_SEPARATOR}{task.routes[route]}".encode() if route else b""
 
     def keys(texts: Mapping[str, str]) -> Keys:
         content = _SEPARATOR.join([texts["locale"], *[texts[name] for name in fields]])
         state = blake2b(content.encode("utf-8"), digest_size=16)
         content_hash = state.hexdigest()
         state.update(template)  # after it the hash covers content and template, then the lineage, too
-        text_id = state.hexdigest()
+        text = state.copy() if hosted else state
+        text.update(hosted)
+        text_id = text.hexdigest()
         state.update(lineage)
         return Keys(text_id, content_hash, state.hexdigest())
 
@@ -71,16 +78,26 @@ def says_something(texts: Mapping[str, str], required: tuple[str, ...]) -> bool:
     return any(_VISIBLE.search(texts[name]) for name in required)
 
 
-def in_holdout(merchant_id: str, listing_id: str, shares: Mapping[str, float]) -> bool:
-    """The arm by a stable hash of the listing's key: the same every night, for all enhancement tasks.
+def _in_share(purpose: str, merchant_id: str, listing_id: str, shares: Mapping[str, float]) -> bool:
+    """By a stable hash of the listing's key: the same every night, for all enhancement tasks, apart by purpose.
 
-    `shares` is by merchant, "*" for all others; raising a share only moves listings into the holdout.
+    `shares` is by merchant, "*" for all others; raising a share only adds listings.
     """
     share = shares.get(merchant_id, shares.get("*", 0.0)) if shares else 0.0
     if share <= 0:
         return False
-    point = blake2b(f"holdout{_SEPARATOR}{merchant_id}{_SEPARATOR}{listing_id}".encode(), digest_size=8).digest()
+    point = blake2b(f"{purpose}{_SEPARATOR}{merchant_id}{_SEPARATOR}{listing_id}".encode(), digest_size=8).digest()
     return int.from_bytes(point, "big") < share * 2**64
+
+
+def in_holdout(merchant_id: str, listing_id: str, shares: Mapping[str, float]) -> bool:
+    """Whether the listing keeps the merchant's copy; `shares` as `holdout_share` in pipeline.yaml."""
+    return _in_share("holdout", merchant_id, listing_id, shares)
+
+
+def route_of(merchant_id: str, listing_id: str, routing: RoutingSettings | None) -> int:
+    """Which of the enhancement task's `routes` writes the listing: 0 is our own engine, 1 the hosted API."""
+    return 0 if routing is None or _in_share("route", merchant_id, listing_id, routing.share) else 1
 
 
 def scope_of(settings: Settings, task_name: str) -> str:
@@ -95,6 +112,8 @@ def scope_of(settings: Settings, task_name: str) -> str:
         "fields": [task.prompt_fields, task.required_fields],
         "arms": _arms(pipeline),
     }
+    if task.routing:
+        decisive["routing"] = [settings.engines[task.routing.hosted].lineage, task.routing.share]
     return digest(decisive)
 
 

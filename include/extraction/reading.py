@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from include.extraction.catalog import Window
 from include.extraction.cleaning import LoneSurrogateError, clean
-from include.extraction.keys import Keys, in_holdout, key_function, prompt_texts, says_something, short_hash
+from include.extraction.keys import Keys, in_holdout, key_function, prompt_texts, route_of, says_something, short_hash
 from include.extraction.listings import MAX_ID_CHARS, CleanListing, RowError, as_text, to_listing
 from include.extraction.shards import ShardWriter
 from include.extraction.sources import Source
@@ -65,7 +65,7 @@ class _Refused(NamedTuple):
 class _Chosen(NamedTuple):
     listing: CleanListing
     texts: dict[str, str]
-    keys: list[Keys]  # by enhancement task
+    keys: list[tuple[int, Keys]]  # route and keys, by enhancement task
 
 
 class _TaskWork:
@@ -74,13 +74,19 @@ class _TaskWork:
     def __init__(self, run: Run, task: str, shards: int, first_part: int) -> None:
         store, settings = run.store, run.spec.settings
         self.name, self.counts = task, RunCounts()
-        self.keys = key_function(settings, task)
-        self.required = settings.task(task).required_fields
-        self.work = ShardWriter(store, task, shards, first_part)
+        found = settings.task(task)
+        self.routing, self.required = found.routing, found.required_fields
+        self._keys = [key_function(settings, task, route) for route in range(len(found.routes))]
+        self.work = ShardWriter(store, task, shards, first_part, routes=len(found.routes))
         self.refused = PartWriter(store, run.quarantine(task, STAGE), QuarantinedRow, 5_000, first=first_part)
         self.ended = PartWriter(store, ended_folder(task), EndedCopy, 20_000, first=first_part)
         self.limit = run.spec.row_limit
         self.accepted = self.over_limit = 0
+
+    def keys(self, listing: CleanListing, texts: dict[str, str]) -> tuple[int, Keys]:
+        """The listing's route and its keys there."""
+        route = route_of(listing.merchant_id, listing.listing_id, self.routing)
+        return route, self._keys[route](texts)
 
     def refuse(self, row: _Refused) -> None:
         self.counts.quarantine(row.reason)
@@ -91,7 +97,7 @@ class _TaskWork:
         if standing is not Standing.HOLDOUT:
             self.ended.write(ended(listing, "holdout"))
 
-    def place(self, chosen: _Chosen, keys: Keys, standing: Standing, *, force: bool) -> None:
+    def place(self, chosen: _Chosen, route: int, keys: Keys, standing: Standing, *, force: bool) -> None:
         """Decides the state of a listing in the treatment arm."""
         if standing is Standing.PINNED:
             self.counts.deferred += 1
@@ -104,7 +110,7 @@ class _TaskWork:
             self.counts.deferred += 1
             self.over_limit += 1
         else:
-            self.work.write((*chosen.listing, *keys))
+            self.work.write((*chosen.listing, *keys), route)
             self.accepted += 1
 
     def finish(self) -> dict[str, Any]:
@@ -175,10 +181,10 @@ class Reading:
                 self.out_of_reach.write(ended(listing, CHANGED_SINCE))
             elif self.window.start is None or listing.source_updated_at >= self.window.start:
                 texts = prompt_texts(listing)
-                chosen.append(_Chosen(listing, texts, [task.keys(texts) for task in self.tasks]))
+                chosen.append(_Chosen(listing, texts, [task.keys(listing, texts) for task in self.tasks]))
         for number, task in enumerate(self.tasks):
             questions = [(r.merchant_id, r.listing_id, task.name, r.staleness_key) for r in refused]
-            questions += [(*c.listing[:2], task.name, c.keys[number].staleness_key) for c in chosen]
+            questions += [(*c.listing[:2], task.name, c.keys[number][1].staleness_key) for c in chosen]
             standings = self.lookup.standings(questions)
             task.counts.extracted += len(standings)
             for row, standing in zip(refused, standings, strict=False):
@@ -232,7 +238,7 @@ class Reading:
             elif in_holdout(listing.merchant_id, listing.listing_id, shares):
                 task.hold_out(listing, standing)
             else:
-                task.place(row, row.keys[number], standing, force=force)
+                task.place(row, *row.keys[number], standing, force=force)
 
 
 def _refused(error: RowError, raw: object) -> _Refused:

@@ -14,7 +14,7 @@ from typing import Any
 from include.extraction.catalog import Window
 from include.extraction.keys import scope_of
 from include.extraction.reading import CHANGED_SINCE, STAGE, Reading, ended_folder
-from include.extraction.shards import plan_bins, shard_count
+from include.extraction.shards import plan_routes, shard_count
 from include.extraction.sources import Source, has_unique_keys, open_source, reader_count
 from include.measurements import rows_worth_a_start
 from include.partitions import PartWriter
@@ -196,10 +196,13 @@ def _finish(run: Run, task: str, results: Sequence[dict[str, Any]], facts: dict[
     check = RunCounts.from_dict(counts.to_dict())
     check.accepted = sum(shards)
     check.check_closed()
-    settings = run.spec.settings
-    least = max(settings.pipeline.min_rows_per_bin, rows_worth_a_start(settings, settings.task(task).engine))
-    bins, rows = plan_bins(shards, max_bins=settings.pipeline.max_bins, min_rows_per_bin=least)
-    run.store.write_json(run.plan(task), {"bins": bins, "rows": rows, "counts": counts.to_dict()})
+    settings, routes = run.spec.settings, run.spec.settings.task(task).routes
+    least = [max(settings.pipeline.min_rows_per_bin, rows_worth_a_start(settings, engine)) for engine in routes]
+    bins, rows, owners = plan_routes(shards, max_bins=settings.pipeline.max_bins, min_rows_per_bin=least)
+    plan: dict[str, Any] = {"bins": bins, "rows": rows, "counts": counts.to_dict()}
+    if len(routes) > 1:
+        plan["engines"] = [routes[owner] for owner in owners]
+    run.store.write_json(run.plan(task), plan)
     over_limit = sum(part["over_limit"] for part in parts)
     read_to_the_end = all(report["status"] == "read" for report in facts["files"])
     manifest = {

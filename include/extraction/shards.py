@@ -21,21 +21,30 @@ def shard_count(rows: int, rows_per_shard: int, max_bins: int) -> int:
 
 
 class ShardWriter:
-    """Sends rows of WorkItem, as plain tuples in its field order, to the shard of their text_id."""
+    """Sends rows of WorkItem, as plain tuples in its field order, to the shard of their text_id.
+
+    Each route has `shards` shards of its own, one route's after the other's.
+    """
 
     def __init__(
-        self, store: Store, task: str, shards: int, first_part: int = 0, buffered_rows: int = BUFFERED_ROWS
+        self,
+        store: Store,
+        task: str,
+        shards: int,
+        first_part: int = 0,
+        buffered_rows: int = BUFFERED_ROWS,
+        routes: int = 1,
     ) -> None:
-        self.store, self.task = store, task
-        self.rows = [0] * shards
-        self._buffers: list[list[tuple[Any, ...]]] = [[] for _ in range(shards)]
-        self._parts = [first_part] * shards
+        self.store, self.task, self.shards = store, task, shards
+        self.rows = [0] * shards * routes
+        self._buffers: list[list[tuple[Any, ...]]] = [[] for _ in self.rows]
+        self._parts = [first_part] * len(self.rows)
         self._buffered, self._limit = 0, buffered_rows
         self._schema = schema_of(WorkItem)
         self._text_id = self._schema.names.index("text_id")
 
-    def write(self, row: tuple[Any, ...]) -> None:
-        shard = int(row[self._text_id][:8], 16) % len(self.rows)
+    def write(self, row: tuple[Any, ...], route: int = 0) -> None:
+        shard = route * self.shards + int(row[self._text_id][:8], 16) % self.shards
         self._buffers[shard].append(row)
         self.rows[shard] += 1
         self._buffered += 1
@@ -72,3 +81,25 @@ def plan_bins(rows: Sequence[int], *, max_bins: int, min_rows_per_bin: int) -> t
         heapq.heappush(heap, (load + n, index))
     bins = [sorted(shards) for shards in bins]
     return bins, [sum(rows[shard] for shard in shards) for shards in bins]
+
+
+def plan_routes(
+    rows: Sequence[int], *, max_bins: int, min_rows_per_bin: Sequence[int]
+) -> tuple[list[list[int]], list[int], list[int]]:
+    """Shards, rows and route of each bin: `rows` are those of all routes' shards, and no bin is of two routes.
+
+    `min_rows_per_bin` is by route. Each route gets its part of `max_bins` by its rows, and one bin at least.
+    """
+    bins: list[list[int]] = []
+    sizes: list[int] = []
+    owners: list[int] = []
+    routes = len(min_rows_per_bin)
+    shards = len(rows) // routes
+    for route, least in enumerate(min_rows_per_bin):
+        own = rows[route * shards : (route + 1) * shards]
+        fair = max_bins * sum(own) // max(1, sum(rows))
+        found, loads = plan_bins(own, max_bins=max(1, fair), min_rows_per_bin=least)
+        bins += [[route * shards + shard for shard in shards_of_bin] for shards_of_bin in found]
+        sizes += loads
+        owners += [route] * len(found)
+    return bins, sizes, owners

@@ -32,8 +32,9 @@ class BinWorker:
         settings = run.spec.settings
         self.run, self.name, self.bin = run, task, bin_index
         self.task = settings.task(task)
-        configured = settings.engines[self.task.engine]
-        self.promotion = promotions.current(settings, self.task.engine, device_name())
+        engine = run.engines(task)[bin_index]
+        configured = settings.engines[engine]
+        self.promotion = promotions.current(settings, engine, device_name())
         self.profile = self.promotion.over(configured) if self.promotion else configured
         self.pipeline = settings.pipeline
         self.again: deque[Request] = deque()

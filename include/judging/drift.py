@@ -91,18 +91,19 @@ def watch(
     """Adds tonight to the nights under the state URL, draws their plot, and says whether they drift together.
 
     An alarm warns; it does not block tonight's copy, which has been shown to be good enough by itself. Evidence starts
-    anew when the model, the prompt, the baseline or the calibration changes.
+    anew when the model, the routing, the prompt, the baseline or the calibration changes.
     """
     settings = run.spec.settings
     enhancement = settings.task(task)
-    series = digest(
-        [
-            settings.engines[enhancement.engine].lineage,
-            enhancement.template_version,
-            [enhancement.gate.baseline, enhancement.gate.margin],
-            calibration.version if calibration else enhancement.gate.mode,
-        ]
-    )
+    of_series = [
+        settings.engines[enhancement.engine].lineage,
+        enhancement.template_version,
+        [enhancement.gate.baseline, enhancement.gate.margin],
+        calibration.version if calibration else enhancement.gate.mode,
+    ]
+    if enhancement.routing:
+        of_series.append([settings.engines[enhancement.routing.hosted].lineage, enhancement.routing.share])
+    series = digest(of_series)
     night = {
         "date": str(run.spec.partition_date),
         "series": series,

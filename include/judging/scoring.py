@@ -132,10 +132,10 @@ def judge_texts(
     yield from failed.items()
 
 
-def family(judge: EngineProfile, writer: EngineProfile) -> dict[str, bool]:
-    """Whether the judge is the writer itself, or another adapter of the same base: judges favour their own family."""
-    same = judge.model_path() == writer.model_path()
-    return {"self_judged": same and judge.lora == writer.lora, "same_base_model": same}
+def family(judge: EngineProfile, *writers: EngineProfile) -> dict[str, bool]:
+    """Whether the judge is a writer itself, or another adapter of the same base: judges favour their own family."""
+    same = [writer for writer in writers if judge.model_path() == writer.model_path()]
+    return {"self_judged": any(judge.lora == writer.lora for writer in same), "same_base_model": bool(same)}
 
 
 def judge_fingerprint(settings: Settings) -> str:
@@ -239,7 +239,8 @@ def score(run: Run, task: str, judge_opener: OpenJudge = open_judge) -> dict[str
 
 def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mapping[str, Any]) -> dict[str, Any]:
     settings = run.spec.settings
-    judge, writer = settings.engines[settings.judge.engine], settings.engines[settings.task(task).engine]
+    judge = settings.engines[settings.judge.engine]
+    writers = [settings.engines[name] for name in settings.task(task).routes]
     verdicts = {row.text_id: row.verdict for row in run.store.read_rows(run.judged(task), JudgeScore)}
     counts = Counter(verdicts.values())
     manifest = {
@@ -253,8 +254,8 @@ def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mappi
         "pairs_per_s": session.get("requests_per_s"),
         "session": dict(session),
         "model": judge.lineage,
-        "writer": writer.lineage,
-        **family(judge, writer),
+        "writer": " and ".join(writer.lineage for writer in writers),
+        **family(judge, *writers),
         "rubric": rubric_version(settings.judge),
     }
     run.store.write_json(run.manifest(task, "judge"), manifest)

@@ -12,7 +12,7 @@ import jinja2
 from include.numerals import percent
 from include.records import Verdict
 from include.reporting.summary import summarise
-from include.reporting.text import escalation_text, interval
+from include.reporting.text import escalation_text, interval, routes_text
 from include.runs import Run
 
 EXAMPLES = 5  # of each kind; a page to read, not a dump: the partitions hold every row
@@ -56,7 +56,9 @@ def write_report(run: Run, out: str | None = None) -> str:
         if run.store.exists(run.plan(task))
     }
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
-    environment.filters.update(percent=percent, interval=interval, escalation_text=escalation_text)
+    environment.filters.update(
+        percent=percent, interval=interval, escalation_text=escalation_text, routes_text=routes_text
+    )
     page = environment.get_template("report.html.j2").render(
         summary=summary, gates=gates, examples=shown, raw=json.dumps(summary, indent=2)
     )

@@ -20,10 +20,12 @@ def _manifest(run: Run, task: str, stage: str, bin_index: int | None = None) -> 
 
 
 def _throughput(run: Run, task: str) -> dict[str, Any]:
-    """Engine figures over the task's bins: requests over busy time; the cache-hit rate is weighted by prompt tokens."""
+    """Engine figures over the bins of the task's own engine: requests over busy time; the cache-hit rate is weighted by
+    prompt tokens.
+    """
     planned = len(run.bins(task)) if run.store.exists(run.plan(task)) else 0
     bins = [_manifest(run, task, "generate", i) for i in range(planned)]
-    done = [m for m in bins if m]
+    done = [bins[i] for i in (run.own_bins(task) if planned else ()) if bins[i]]
 
     def total(name: str) -> float:
         return float(sum(m.get(name) or 0 for m in done))
@@ -42,8 +44,25 @@ def _throughput(run: Run, task: str) -> dict[str, Any]:
         "engine_starts": int(total("engine_starts")),
         "engine_start_seconds": round(total("engine_start_s"), 1),
         "bins": len(bins),
-        "bins_without_result": len(bins) - len(done),
+        "bins_without_result": sum(not m for m in bins),
     }
+
+
+def _routes(run: Run, task: str) -> dict[str, dict[str, Any]] | None:
+    """Listings and the validators' pass rate by engine profile while a switch is under way; else None."""
+    routes = run.spec.settings.task(task).routes
+    if len(routes) == 1 or not run.store.exists(run.plan(task)):
+        return None
+    found: dict[str, dict[str, Any]] = {name: dict.fromkeys(("planned", "answered", "accepted"), 0) for name in routes}
+    planned = run.store.read_json(run.plan(task))["rows"]
+    for index, engine in enumerate(run.engines(task)):
+        counts = RunCounts.from_dict(_manifest(run, task, "validate", index).get("counts", {}))
+        found[engine]["planned"] += planned[index]
+        found[engine]["answered"] += counts.accepted + counts.quarantined_total
+        found[engine]["accepted"] += counts.accepted
+    for row in found.values():
+        row["pass_rate"] = row["accepted"] / row["answered"] if row["answered"] else None
+    return found
 
 
 def _outcome(gate: dict[str, Any], reconciled: dict[str, Any], last_stage: str) -> str:
@@ -81,6 +100,7 @@ def summarise_task(run: Run, task: str) -> dict[str, Any]:
         "judge": gate.get("judge")
         or {"sampled": 0, "evaluable": 0, "passed": 0, "errors": 0, "pass_rate": None, "ci95": None},
         "engine_profile": settings.engine,
+        "routes": _routes(run, task),
         "escalation": _escalation(_manifest(run, task, "escalate")),
         **_throughput(run, task),
     }

@@ -23,6 +23,15 @@ def escalation_text(found: dict[str, Any]) -> str:
     )
 
 
+def routes_text(found: dict[str, dict[str, Any]]) -> str:
+    """Which engine was to write how many listings, how many it answered, and how many of those the validators accepted."""
+    return "; ".join(
+        f"{engine}: {row['planned']} listings, {row['answered']} answered, {row['accepted']} accepted by the validators "
+        f"({percent(row['pass_rate'])})"
+        for engine, row in found.items()
+    )
+
+
 def summary_text(summary: dict[str, Any]) -> str:
     """The summary as a table, one column per enhancement task, with reasons and the gate's words below it."""
     tasks = summary["tasks"]
@@ -51,6 +60,8 @@ def summary_text(summary: dict[str, Any]) -> str:
                 f"  !! {name}: gate in demo mode: compared with the measured baseline of a weak model, "
                 "without calibration. Not for production copy."
             )
+        if routes := task.get("routes"):
+            lines.append(f"  {name} by engine: {routes_text(routes)}")
         if found := task.get("escalation"):
             lines.append(f"  {name} escalated: {escalation_text(found)}")
         lines += [f"  {name} gate: {reason}" for reason in task["gate"]["reasons"] or []]

@@ -31,6 +31,7 @@ def trip(run: Run, task: str, bin_index: int, *, answered: int, rejected: int, r
     if answered < settings.validators.breaker_min_rows or wilson_lower(rejected, answered) <= limit:
         run.clear_stop(task, bin_index)
         return None
-    marker = StopMarker(bin=bin_index, reason=reason, reject_rate=round(rejected / answered, 4), engine=settings.engine)
+    rate, engine = round(rejected / answered, 4), run.engines(task)[bin_index]
+    marker = StopMarker(bin=bin_index, reason=reason, reject_rate=rate, engine=engine)
     run.write_stop(task, marker)
     return marker

@@ -191,7 +191,7 @@ def _finish(run: Run, task: str, bin_index: int, tally: _Tally, seconds: float) 
         "answered": answered,
         "rejected": tally.rejected,
         "stopped": None if marker is None else marker.model_dump(),
-        "engine": run.spec.settings.task(task).engine,
+        "engine": run.engines(task)[bin_index],
         "seconds": round(seconds, 3),
     }
     run.store.write_json(run.manifest(task, STAGE, bin_index), manifest)

@@ -1,7 +1,7 @@
 """The gate's expectation suite over a run's aggregate (bin × merchant × locale × reason), never over its rows.
 
-Three small tables come from the bins' manifests: `totals` (one row), `bins` (one per bin) and `slices` (bins, merchants
-and locales with enough answers to be judged alone). Their figures are exact counts of all rows; the failing listings
+Three small tables come from the bins' manifests: `totals` (one row), `bins` (one per bin) and `slices` (bins, merchants,
+locales and, while a switch is under way, engines with enough answers to be judged alone). Their figures are exact counts of all rows; the failing listings
 themselves stand complete in the quarantine.
 """
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def aggregate(run: Run, task: str) -> tuple[list[Row], list[int], list[int]]:
-    """Aggregate rows of all bins, the planned rows by bin, and the bins that were never validated.
+    """Aggregate rows of all bins with their engine profile, the planned rows by bin, and the bins never validated.
 
     Rows of a bin without a validation manifest count as `errored`: they got no answer.
     """
@@ -39,7 +39,8 @@ def aggregate(run: Run, task: str) -> tuple[list[Row], list[int], list[int]]:
             rows.append({"bin": bin_index, "merchant_id": "", "locale": "", "reason": "errored", "rows": expected})
         else:
             rows.extend(manifest["aggregate"])
-    return rows, planned, missing
+    engines = run.engines(task)
+    return [{"engine": engines[row["bin"]]} | row for row in rows], planned, missing
 
 
 def _pass_rate(counts: Counter[str]) -> tuple[int, float | None]:
@@ -108,7 +109,10 @@ def _bins(rows: list[Row], planned: list[int]) -> TableRules:
 def _slices(rows: list[Row], gate: GateSettings) -> TableRules | None:
     names: list[str] = []
     rates: list[float | None] = []
-    for column, title in (("bin", "bin"), ("merchant_id", "merchant"), ("locale", "locale")):
+    columns = [("bin", "bin"), ("merchant_id", "merchant"), ("locale", "locale")]
+    if routed := len(_by(rows, "engine")) > 1:
+        columns.append(("engine", "engine"))
+    for column, title in columns:
         for value, counts in _by(rows, column).items():
             answered, rate = _pass_rate(counts)
             if answered >= gate.min_slice_rows:
@@ -118,7 +122,8 @@ def _slices(rows: list[Row], gate: GateSettings) -> TableRules | None:
         return None
     least = gate.min_slice_pass_rate
     least = gate.min_validator_pass_rate / 2 if least is None else least
-    rule = _between("pass rate of every bin, merchant and locale", "pass_rate", least, 1)
+    what = "bin, merchant, locale and engine" if routed else "bin, merchant and locale"
+    rule = _between(f"pass rate of every {what}", "pass_rate", least, 1)
     return TableRules({"slice": names, "pass_rate": rates}, [rule], label="slice")
 
 

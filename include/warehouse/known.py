@@ -62,9 +62,21 @@ def _lookup() -> sa.Select[int, str]:
 
 
 def complete_until(url: str, task: str, scope: str) -> datetime | None:
-    """The moment before which published runs of this scope left no change undone; None when it is not known."""
+    """The moment before which published runs of this scope left no change undone; None when it is not known.
+
+    Runs that read before one of another scope was loaded say nothing: it may have written anew what they left as it is.
+    """
+    others = runs.alias()
+    last_other = (
+        sa.select(sa.func.max(others.c.loaded_at, type_=others.c.loaded_at.type))
+        .where(others.c.enhancement_task == task, others.c.scope != scope)
+        .scalar_subquery()
+    )
     query = sa.select(sa.func.max(runs.c.complete_until, type_=runs.c.complete_until.type)).where(
-        runs.c.enhancement_task == task, runs.c.scope == scope, runs.c.status == "published"
+        runs.c.enhancement_task == task,
+        runs.c.scope == scope,
+        runs.c.status == "published",
+        sa.or_(last_other.is_(None), runs.c.extracted_at > last_other),
     )
     with connect(url) as connection, connection.begin():
         found: datetime | None = connection.scalar(query)

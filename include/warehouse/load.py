@@ -56,18 +56,25 @@ class LoadRefusedError(RuntimeError):
 
 
 def _accepted(run: Run, task: str, failed_text_ids: list[str]) -> Iterator[pa.RecordBatch]:
-    """Accepted listings of the finished bins, in the staging table's columns."""
+    """Accepted listings of the finished bins, in the staging table's columns; a bin is of one engine profile."""
     scores = {s.text_id: s.score for s in run.store.read_rows(run.judged(task), JudgeScore) if s.score is not None}
     known, values = pa.array(scores.keys(), pa.string()), pa.array(scores.values(), pa.float64())
     failed = pa.array(failed_text_ids, pa.string())
-    for bin_index in range(len(run.bins(task))):
+    for bin_index, engine in enumerate(run.engines(task)):
         if not run.store.exists(run.manifest(task, "validate", bin_index)):
             continue  # its listings are `errored`
+        constants = {
+            "model": run.spec.settings.engines[engine].model,
+            "engine_profile": engine,
+            "run_id": run.spec.run_id,
+        }
         for found in run.store.read_batches(run.verdicts(task, bin_index), [*_COPY, "ok"]):
             batch = found.filter(pc.and_(found["ok"], pc.invert(pc.is_in(found["text_id"], failed)))).select(_COPY)
             batch = batch.rename_columns(["text" if name == "output" else name for name in _COPY])
             batch = batch.append_column("judge_score", pc.take(values, pc.index_in(batch["text_id"], known)))
-            yield batch.append_column("run_id", pa.repeat(run.spec.run_id, batch.num_rows))
+            for name, value in constants.items():
+                batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+            yield batch
 
 
 def _refused(run: Run, task: str, poison: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -27,8 +27,6 @@ class Provenance:
 
     run_id: str
     enhancement_task: str
-    model: str
-    engine_profile: str
     template_version: str
     extracted_at: datetime
     as_of: datetime  # the end of the run's interval
@@ -43,8 +41,6 @@ def provenance(run: Run, task: str) -> Provenance:
     return Provenance(
         run_id=run.spec.run_id,
         enhancement_task=task,
-        model=run.spec.settings.engines[settings.engine].model,
-        engine_profile=settings.engine,
         template_version=settings.template_version,
         extracted_at=datetime.fromisoformat(extracted["extracted_at"]),
         as_of=run.spec.interval_end,
@@ -120,8 +116,6 @@ def write_copy(connection: sa.Connection, staging: Staging, facts: Provenance, n
     constants = {
         "enhancement_task": facts.enhancement_task,
         "arm": TREATMENT,
-        "model": facts.model,
-        "engine_profile": facts.engine_profile,
         "template_version": facts.template_version,
         "extracted_at": facts.extracted_at,
         "published_at": now,

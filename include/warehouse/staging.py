@@ -26,6 +26,8 @@ _COLUMNS: dict[str, list[tuple[str, Any]]] = {
         ("staleness_key", sa.Text),
         ("judge_score", sa.Float),
         ("source_updated_at", UtcDateTime),
+        ("model", sa.Text),
+        ("engine_profile", sa.Text),
         ("run_id", sa.Text),
     ],
     "quarantine": [(name, sa.Text) for name in ("staleness_key", "stage", "reason", "detail", "output")],

@@ -22,7 +22,7 @@ try:
 except ImportError:  # the provider is optional: without it this module is imported by nobody but its tests
     OpenAIBatchAdapter = object
 
-from include.settings import PROJECT_ROOT, resolve_path
+from include.settings import PROJECT_ROOT, load_settings, resolve_path
 
 DEFAULT_FOLDER = "build/batches"
 GRACE_SECONDS = 20.0
@@ -81,7 +81,7 @@ class EngineBatchAdapter(OpenAIBatchAdapter):  # type: ignore[misc]
             )
             with open(folder / "requests.jsonl", "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
-            _start(folder, model)
+            _start(folder, model, endpoint_environment(model))
         return SubmitResult(batch_id=batch_id, provider_input_ref=None)
 
     def get_batch(self, batch_id: str) -> Any:
@@ -140,7 +140,21 @@ def _name(idempotency_key: str, input_fingerprint: str) -> str:
     return f"{idempotency_key}-{input_fingerprint[:16]}"
 
 
-def _start(folder: Path, engine: str) -> None:
+def endpoint_environment(engine: str) -> dict[str, str]:
+    """The address of an endpoint's engine profile, from the Airflow connection that it names. Handle as a secret.
+
+    Empty for an engine of our own, and for an unknown profile, which the batch's process refuses. Raises
+    AirflowNotFoundException when there is no such connection.
+    """
+    from listing_operators.gpu import endpoint_connections
+    from listing_operators.urls import connection_url
+
+    profile = load_settings().engines.get(engine)
+    wanted = endpoint_connections(profile) if profile else {}
+    return {variable: connection_url(conn_id) for variable, conn_id in wanted.items()}
+
+
+def _start(folder: Path, engine: str, endpoint: dict[str, str]) -> None:
     for old in ("result.json", "cancelled"):
         (folder / old).unlink(missing_ok=True)
     hidden = ("AIRFLOW__", "AIRFLOW_CONN_", PARENT_VARIABLE)  # no secrets, and no parent whose end would be its own
@@ -153,7 +167,7 @@ def _start(folder: Path, engine: str) -> None:
         process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", *COMMAND, *files, "--engine", engine],
             cwd=PROJECT_ROOT,
-            env=environment | {RESULT_VARIABLE: str(folder / "result.json"), "PYTHONUNBUFFERED": "1"},
+            env=environment | endpoint | {RESULT_VARIABLE: str(folder / "result.json"), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -78,10 +78,16 @@ def extract(run_dir: str) -> dict[str, Any]:
     return extract_listings(_run(run_dir), catalog_url=sqlalchemy_url(CATALOG), warehouse_url=sqlalchemy_url(WAREHOUSE))
 
 
-def plan_bins(run_dir: str, enhancement_task: str) -> list[int]:
-    """Indexes of the task's bins; empty when it is not asked for or has nothing to do, and then no engine starts."""
+def plan_bins(run_dir: str, enhancement_task: str, hosted: bool = False) -> list[int]:
+    """Indexes of the bins of the task's own engine, or of the hosted API's while a switch is under way.
+
+    Empty when the task is not asked for or has nothing to do, and then no engine starts.
+    """
     run = _run(run_dir)
-    return list(range(len(run.bins(enhancement_task)))) if enhancement_task in run.spec.enhancement_tasks else []
+    if enhancement_task not in run.spec.enhancement_tasks:
+        return []
+    own = run.own_bins(enhancement_task)
+    return [b for b in range(len(run.bins(enhancement_task))) if b not in own] if hosted else own
 
 
 def validate(run_dir: str, enhancement_task: str, bin_index: int) -> dict[str, Any]:

@@ -114,6 +114,26 @@ def test_a_task_with_escalation_gets_its_stage_between_the_bins_and_the_sample(t
     assert found["upstream"]["title.escalate"] == ["title.process_bin.validate"]
 
 
+def test_a_switch_adds_the_hosted_apis_bins_which_hold_no_gpu(tmp_path: Path) -> None:
+    config = shutil.copytree(PROJECT / "include" / "config", tmp_path / "config")
+    hosted = {"kind": "openai", "model": "gpt", "lineage": "gpt", "batch_size": 8, "connection": "api"}
+    (config / "engines" / "hosted.yaml").write_text(yaml.safe_dump(hosted))
+    path = config / "tasks" / "title.yaml"
+    routing = {"hosted": "hosted", "share": {"*": 0.1}, "pool": "api"}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"routing": routing}))
+    (config / "pipeline.yaml").write_text(
+        (config / "pipeline.yaml").read_text().replace("gpu_queue: null", "gpu_queue: gpu")
+    )
+    found = parse(tmp_path, LISTING_CONFIG_DIR=str(config))
+    assert found["errors"] == {}
+    added = {t for t in found["tasks"]["enhance_listings"] if "hosted" in t}
+    assert added == {"title.plan_hosted_bins", "title.process_hosted_bin.generate", "title.process_hosted_bin.validate"}
+    assert found["gpu"]["enhance_listings/title.process_hosted_bin.generate"] == ["api", "default", {}]
+    assert found["gpu"]["enhance_listings/title.process_bin.generate"] == ["gpu", "gpu", {}]
+    assert found["upstream"]["title.plan_hosted_bins"] == ["extract"]
+    assert found["upstream"]["title.sample"] == ["title.process_bin.validate", "title.process_hosted_bin.validate"]
+
+
 GPU_TASKS = {
     "calibrate_judge/calibrate",
     "distill_task_model/evaluate",

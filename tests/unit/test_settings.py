@@ -78,6 +78,17 @@ def test_settings_survive_storage_with_a_run() -> None:
         ("tasks/title.yaml", {"prompt_fields": ["title", "colour"]}, "prompt_fields.1: Value error, 'colour' is no"),
         ("tasks/title.yaml", {"name": "headline"}, "name: comes from the file's name"),
         ("tasks/title.yaml", {"overlong": "truncate"}, "overlong: Input should be 'quarantine' or 'shorten'"),
+        (
+            "tasks/title.yaml",
+            {"routing": {"hosted": "x", "share": {"m": 1.5}}},
+            "routing.share.m: Input should be less",
+        ),
+        (
+            "tasks/title.yaml",
+            {"routing": {"hosted": "x", "share": {"*": -0.1}}},
+            "routing.share.*: Input should be gre",
+        ),
+        ("tasks/title.yaml", {"routing": {"hosted": "x"}}, "routing.share: Field required"),
         ("engines/cpu-smollm2.yaml", {"batch_size": 16}, "batch_size 16 is below max_num_seqs 64"),
         ("engines/cpu-smollm2.yaml", {"batch_size": 0}, "batch_size: Input should be greater than 0"),
         ("pipeline.yaml", {"max_bins": 2000}, "max_bins: Input should be less than or equal to 1024"),
@@ -92,6 +103,33 @@ def test_a_wrong_key_or_value_names_file_key_and_fault(
     with pytest.raises(SettingsError) as raised:
         load_settings(folder)
     assert str(folder / name) in str(raised.value)
+    assert complaint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("profile", "complaint"),
+    [
+        (None, "tasks/title.yaml names engine profile 'hosted'; there are"),
+        ({"kind": "vllm"}, "routing.hosted 'hosted' is no endpoint: it needs `kind: openai` and a `connection`"),
+        ({"connection": None}, "routing.hosted 'hosted' is no endpoint"),
+        ({"lineage": "smollm2-135m-title"}, "routing.hosted 'hosted' has `engine`'s lineage"),
+        ({}, ""),
+    ],
+)
+def test_a_switch_needs_an_endpoint_of_another_lineage(
+    change: Change, profile: dict[str, Any] | None, complaint: str
+) -> None:
+    folder = change("tasks/title.yaml", {"routing": {"hosted": "hosted", "share": {"*": 0.1, "m-17": 0.25}}})
+    own = load_settings().engines[load_settings().task("title").engine].lineage
+    if profile is not None:
+        values = {"kind": "openai", "model": "gpt", "lineage": "gpt", "batch_size": 8, "connection": "api"} | profile
+        values["lineage"] = own if "lineage" in profile else "gpt"
+        (folder / "engines" / "hosted.yaml").write_text(yaml.safe_dump(values))
+    if not complaint:
+        assert load_settings(folder).task("title").routes == ("cpu-smollm2-title", "hosted")
+        return
+    with pytest.raises(SettingsError) as raised:
+        load_settings(folder)
     assert complaint in str(raised.value)
 
 

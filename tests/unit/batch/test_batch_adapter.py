@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import time
 from importlib.util import find_spec
@@ -55,6 +57,27 @@ def test_an_unknown_batch_is_a_404(adapter: EngineBatchAdapter) -> None:
         adapter.iter_results("none")
     assert caught.value.status_code == 404
     assert adapter.find_orphaned_batch(KEY, FINGERPRINT, "") is None
+
+
+def test_an_endpoints_process_gets_the_address_of_the_profiles_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import Connection
+
+    config = shutil.copytree(Path("include/config"), tmp_path / "config")
+    profile = "kind: openai\nmodel: gpt\nlineage: gpt\nbatch_size: 8\nconnection: api\n"
+    (config / "engines" / "hosted.yaml").write_text(profile)
+    monkeypatch.setenv("LISTING_CONFIG_DIR", str(config))
+    found = Connection(conn_id="api", conn_type="openai", host="https://api.example.com/v1", password="k/ey")
+    monkeypatch.setattr(Connection, "get", lambda conn_id: {"api": found}[conn_id])
+    started: list[dict[str, str]] = []
+    process = SimpleNamespace(pid=os.getpid())
+    monkeypatch.setattr(batch_adapter.subprocess, "Popen", lambda *_, env, **__: started.append(env) or process)
+    for engine in ("hosted", ENGINE, "none"):
+        batch_adapter._start(tmp_path, engine, batch_adapter.endpoint_environment(engine))
+    addresses = [environment.get("LISTING_ENDPOINT_URL") for environment in started]
+    assert addresses == ["https://:k%2Fey@api.example.com/v1", None, None]
+    assert "ey" not in (tmp_path / "process.json").read_text()
 
 
 @needs_provider

@@ -112,6 +112,28 @@ def test_equal_copy_is_not_worse_and_each_text_is_judged_once(tmp_path: Path) ->
     assert not [word for word in ("http:", "https:", "src=") if word in page]  # self-contained
 
 
+def test_a_run_that_was_generated_in_part_is_refused(tmp_path: Path) -> None:
+    run, path = run_of(tmp_path, good), results(tmp_path)
+    plan = run.store.read_json(run.plan("title"))
+    run.store.write_json(run.plan("title"), plan | {"bins": [[0], [1]], "rows": [31, 30]})
+    with pytest.raises(SettingsError, match=r"bins \[1\] of title were not generated .* --task title --bin 1`"):
+        compare(tmp_path, run, path)
+    run.store.write_json(run.plan("title"), plan)
+    run.store.remove(run.manifest("title", "generate", 0))  # its engine died: there are answers, and no manifest
+    with pytest.raises(SettingsError, match=r"bins \[0\] of title were not generated"):
+        compare(tmp_path, run, path)
+
+
+def test_bins_of_a_hosted_api_are_not_ours(tmp_path: Path) -> None:
+    run = run_of(tmp_path, good)
+    plan = run.store.read_json(run.plan("title"))
+    run.store.write_json(
+        run.plan("title"), plan | {"bins": [[0], [1]], "rows": [31, 30], "engines": ["stub", "hosted"]}
+    )
+    found = compare(tmp_path, run, results(tmp_path))
+    assert (found["texts"], found["custom_ids"]) == ({"both": 30}, {"answered": 30, "unknown": 30})
+
+
 @pytest.mark.parametrize(
     ("ours", "blamed"),
     [

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from include.extraction.cleaning import clean, plain_text
-from include.extraction.keys import in_holdout, key_function, prompt_texts, says_something, scope_of
+from include.extraction.keys import in_holdout, key_function, prompt_texts, route_of, says_something, scope_of
 from include.extraction.listings import CleanListing
-from include.settings import TaskSettings, load_settings
+from include.settings import RoutingSettings, Settings, TaskSettings, load_settings
 from tests.integration.warehouse_runs import DAY, moment
 
 SETTINGS = load_settings()
@@ -100,3 +101,52 @@ def test_holdout_share_is_met_stable_and_nested():
     assert tenth < fifth
     assert not any(in_holdout(*key, {"m1": 0.0, "*": 1.0}) for key in keys[:50])
     assert all(in_holdout(*key, {"m1": 1.0}) for key in keys[:50])
+
+
+def routed(share, engine="cpu-smollm2-title"):
+    """Settings of a switch from `hosted`; share None is before or after it, with `engine` for every listing."""
+    values = SETTINGS.model_dump()
+    values["engines"]["hosted"] = {
+        "name": "hosted", "kind": "openai", "model": "gpt", "lineage": "gpt", "batch_size": 4, "connection": "api",
+    }  # fmt: skip
+    routing = None if share is None else {"hosted": "hosted", "share": share}
+    values["tasks"]["title"] |= {"engine": engine, "routing": routing}
+    return Settings.model_validate(values)
+
+
+def own(count, share, merchant="m1"):
+    routing = RoutingSettings(hosted="hosted", share=share)
+    return {f"l{i}" for i in range(count) if route_of(merchant, f"l{i}", routing) == 0}
+
+
+def test_a_larger_share_only_adds_listings_and_is_met():
+    tenth, third = own(1_000, {"*": 0.1}), own(1_000, {"*": 0.3})
+    assert tenth < third
+    for found, share in ((tenth, 0.1), (third, 0.3)):
+        assert binom.ppf(0.0005, 1_000, share) <= len(found) <= binom.ppf(0.9995, 1_000, share)
+    assert own(50, {"*": 1.0, "m1": 0.0}) == set()
+    assert len(own(50, {"m1": 1.0})) == 50
+    assert own(50, {"m2": 1.0}) == set()
+
+
+def test_the_route_is_drawn_apart_from_the_holdout():
+    held = [i for i in range(4_000) if in_holdout("m1", f"l{i}", {"*": 0.3})]
+    ours = own(4_000, {"*": 0.3})
+    both = sum(f"l{i}" in ours for i in held)
+    assert binom.ppf(0.0005, len(held), 0.3) <= both <= binom.ppf(0.9995, len(held), 0.3)
+
+
+def test_neither_the_start_nor_the_end_of_a_switch_makes_copy_stale():
+    texts, switch = prompt_texts(listing()), routed({"*": 0.5})
+    ours, theirs = (key_function(switch, "title", route)(texts) for route in (0, 1))
+    assert ours == keys_of()  # without routing
+    assert theirs.staleness_key == key_function(routed(None, engine="hosted"), "title")(texts).staleness_key
+    assert theirs.content_hash == ours.content_hash
+    assert theirs.staleness_key != ours.staleness_key
+    assert theirs.text_id != ours.text_id  # equal prompts are generated once per route
+
+
+def test_scope_follows_the_shares():
+    scopes = {scope_of(routed(share), "title") for share in (None, {"*": 0.0}, {"*": 0.1}, {"*": 0.1, "m1": 0.2})}
+    assert len(scopes) == 4
+    assert scope_of(routed(None), "title") == scope_of(SETTINGS, "title")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.extraction.shards import ShardWriter, plan_bins, shard_count
+from include.extraction.shards import ShardWriter, plan_bins, plan_routes, shard_count
 from include.partitions import Store
 from include.records import WorkItem
 from tests.integration.warehouse_runs import DAY, moment
@@ -25,6 +25,23 @@ def test_bins_hold_every_shard_once_and_pay_for_an_engine(rows, max_bins, min_ro
     assert len(bins) <= max_bins
     assert len(bins) <= max(1, sum(rows) // min_rows)
     assert all(sizes)
+
+
+@given(
+    st.integers(1, 20).flatmap(lambda n: st.lists(st.integers(0, 5_000), min_size=2 * n, max_size=2 * n)),
+    st.integers(2, 20),
+)
+def test_bins_are_of_one_route_and_together_no_more_than_allowed(rows, max_bins):
+    bins, sizes, owners = plan_routes(rows, max_bins=max_bins, min_rows_per_bin=[1, 2_000])
+    assert sorted(s for shards in bins for s in shards) == [s for s, n in enumerate(rows) if n]
+    assert sizes == [sum(rows[s] for s in shards) for shards in bins]
+    assert [{2 * s // len(rows) for s in shards} for shards in bins] == [{owner} for owner in owners]
+    assert len(bins) <= max_bins
+
+
+def test_one_route_is_planned_as_ever():
+    rows = [7, 1, 0, 2, 5, 3]
+    assert plan_routes(rows, max_bins=3, min_rows_per_bin=[2])[:2] == plan_bins(rows, max_bins=3, min_rows_per_bin=2)
 
 
 def test_longest_first_balances():

@@ -111,6 +111,33 @@ def test_one_bad_merchant_is_seen_in_a_good_average(make_run) -> None:
     assert entry["observed"]["examples"] == ["merchant bad: 0.0"]
 
 
+def test_one_bad_engine_is_seen_in_a_good_average(make_run) -> None:
+    """Its bins and merchants are each too small to be judged alone."""
+    bins = [
+        [work_item(n, merchant_id=f"m{n}") for n in range(20 * b, 20 * b + (15 if b < 2 else 200))] for b in (0, 1, 20)
+    ]
+    rows = [
+        [(i, answer(i, "f" * 40 if len(items) == 15 else "Acme ceramic dripper with stand")) for i in items]
+        for items in bins
+    ]
+    rows[2] += [(i, answer(i, "Acme ceramic dripper with stand")) for i in map(work_item, range(1_000, 1_400))]
+    settings = settings_with(gate={"min_validator_pass_rate": 0.8, "min_slice_rows": 20, "max_reason_share": {}})
+    run = make_run(rows, settings=settings)
+    plan = run.store.read_json(run.plan("title"))
+    own = settings.task("title").engine
+    for engines, wrong in (
+        (None, set()),
+        ([own, own, "hosted"], {"pass rate of every bin, merchant, locale and engine"}),
+    ):
+        run.store.write_json(run.plan("title"), plan | ({"engines": engines} if engines else {}))
+        manifests = [validate(run, "title", index) for index in range(3)]
+        result = suite.check(run, "title")
+        assert failed(result) == wrong
+    assert [m["engine"] for m in manifests] == [own, own, "hosted"]
+    entry = next(e for e in result["expectations"] if not e["success"])
+    assert entry["observed"]["examples"] == [f"engine {own}: 0.0"]
+
+
 def test_rows_that_vanish_break_the_accounting(make_run) -> None:
     items = [work_item(n) for n in range(4)]
     run = validated(make_run, [(i, answer(i)) for i in items])
