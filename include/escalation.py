@@ -29,10 +29,10 @@ from include.generation.preflight import check_profile
 from include.generation.progress import Progress
 from include.generation.prompts import neutralise, render_block
 from include.generation.session import Session
-from include.records import Generation, Verdict, WorkItem
+from include.records import ESCALATED, Generation, Verdict, WorkItem
 from include.runs import Run
 from include.settings import EscalationSettings, SettingsError, digest, template_version
-from include.validation.stage import ESCALATED, validate
+from include.validation.stage import validate
 
 log = logging.getLogger(__name__)
 

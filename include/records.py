@@ -75,6 +75,9 @@ class Generation:
     )
 
 
+ESCALATED = "escalated"  # a verdict's flag: the accepted text is a larger model's
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(WorkItem):
     """The deterministic validators' answer for one listing. `ok` is exactly "no reasons"."""
@@ -84,7 +87,7 @@ class Verdict(WorkItem):
     ok: bool
     reasons: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()  # noted, never rejecting: suspicious_source
+    flags: tuple[str, ...] = ()  # noted, never rejecting: suspicious_source, escalated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from include.batch.requests import custom_id_of, lines
 from include.judging.sampling import draw_key
-from include.records import Generation, WorkItem
+from include.records import ESCALATED, Generation, WorkItem
 from include.runs import Run
 from include.settings import SettingsError
-from include.validation.stage import ESCALATED, storable
+from include.validation.stage import storable
 
 NAMED = 10  # custom ids of each fault that the report names; the file has all
 _MISSING, _FAILED, _ANSWERED = 0, 1, 2

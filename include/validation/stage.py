@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from include.partitions import PartWriter
-from include.records import Generation, QuarantinedRow, RunCounts, Verdict, WorkItem
+from include.records import ESCALATED, Generation, QuarantinedRow, RunCounts, Verdict, WorkItem
 from include.runs import Run
 from include.validation.breaker import trip
 from include.validation.checker import Checker
@@ -22,7 +22,6 @@ from include.validation.view import Source
 log = logging.getLogger(__name__)
 
 STAGE = "validate"
-ESCALATED = "escalated"  # a flag: the accepted text is a larger model's
 PROGRESS_SECONDS = 15.0
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
-from include.records import AccountingError, JudgeScore, RunCounts
+from include.records import ESCALATED, AccountingError, JudgeScore, RunCounts
 from include.runs import Run
 from include.warehouse.bulk import Poisoned
 from include.warehouse.database import plan_without, retried, writing
@@ -56,24 +56,35 @@ class LoadRefusedError(RuntimeError):
 
 
 def _accepted(run: Run, task: str, failed_text_ids: list[str]) -> Iterator[pa.RecordBatch]:
-    """Accepted listings of the finished bins, in the staging table's columns; a bin is of one engine profile."""
+    """Accepted listings of the finished bins, in the staging table's columns, each with the engine that wrote its copy:
+    the bin's own, or the escalation's larger model.
+    """
+    settings = run.spec.settings
+    escalation = settings.task(task).escalation
     scores = {s.text_id: s.score for s in run.store.read_rows(run.judged(task), JudgeScore) if s.score is not None}
     known, values = pa.array(scores.keys(), pa.string()), pa.array(scores.values(), pa.float64())
     failed = pa.array(failed_text_ids, pa.string())
     for bin_index, engine in enumerate(run.engines(task)):
         if not run.store.exists(run.manifest(task, "validate", bin_index)):
             continue  # its listings are `errored`
-        constants = {
-            "model": run.spec.settings.engines[engine].model,
-            "engine_profile": engine,
-            "run_id": run.spec.run_id,
-        }
-        for found in run.store.read_batches(run.verdicts(task, bin_index), [*_COPY, "ok"]):
-            batch = found.filter(pc.and_(found["ok"], pc.invert(pc.is_in(found["text_id"], failed)))).select(_COPY)
-            batch = batch.rename_columns(["text" if name == "output" else name for name in _COPY])
-            batch = batch.append_column("judge_score", pc.take(values, pc.index_in(batch["text_id"], known)))
-            for name, value in constants.items():
-                batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+        for found in run.store.read_batches(run.verdicts(task, bin_index), [*_COPY, "ok", "flags"]):
+            kept = found.filter(pc.and_(found["ok"], pc.invert(pc.is_in(found["text_id"], failed))))
+            batch = kept.select(_COPY).rename_columns(["text" if name == "output" else name for name in _COPY])
+            columns = {
+                "judge_score": pc.take(values, pc.index_in(batch["text_id"], known)),
+                "model": pa.repeat(settings.engines[engine].model, batch.num_rows),
+                "engine_profile": pa.repeat(engine, batch.num_rows),
+                "run_id": pa.repeat(run.spec.run_id, batch.num_rows),
+            }
+            if escalation is not None:
+                larger = pa.array([ESCALATED in flags for flags in kept["flags"].to_pylist()], pa.bool_())
+                for name, value in (
+                    ("model", settings.engines[escalation.engine].model),
+                    ("engine_profile", escalation.engine),
+                ):
+                    columns[name] = pc.if_else(larger, value, columns[name])
+            for name, column in columns.items():
+                batch = batch.append_column(name, column)
             yield batch
 
 

@@ -7,6 +7,8 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 
 from include.records import AccountingError, JudgeScore, JudgeVerdict
+from include.runs import Run
+from include.settings import EscalationSettings
 from include.warehouse.database import UnreachableError
 from include.warehouse.load import LoadRefusedError, load, reconcile
 from include.warehouse.migrate import OldSchemaError, check_models
@@ -199,3 +201,17 @@ def test_an_unreachable_warehouse_is_named_without_its_password(tmp_path):
         load(run, TASK, warehouse_url="postgresql://user:hunter2@127.0.0.1:1/none")
     assert "127.0.0.1:1" in str(error.value)
     assert "hunter2" not in str(error.value)
+
+
+def test_copy_of_a_larger_model_is_recorded_as_its_own(warehouse_url: str, tmp_path) -> None:
+    run = finished_run(tmp_path, [verdict("a", "Mug"), verdict("b", "Large mug", flags=("escalated",))])
+    settings = run.spec.settings
+    budget = EscalationSettings(engine="gpu-qwen3-4b", max_texts=9)
+    tasks = settings.tasks | {TASK: settings.task(TASK).model_copy(update={"escalation": budget})}
+    spec = run.spec.model_copy(update={"settings": settings.model_copy(update={"tasks": tasks})})
+    load(Run(spec, run.store), TASK, warehouse_url=warehouse_url)
+    found = rows(warehouse_url, "SELECT listing_id, engine_profile, model FROM listing_copy ORDER BY listing_id")
+    assert found == [
+        ("a", "cpu-smollm2-title", settings.engines["cpu-smollm2-title"].model),
+        ("b", "gpu-qwen3-4b", "Qwen/Qwen3-4B"),
+    ]
