@@ -22,7 +22,6 @@ from include.settings import PROJECT_ROOT
 from tests.airflow_services import Airflow, address, database, free_port, service_settings
 from tests.nightly import Nightly
 
-DAY = "2026-01-14"
 BIN_STAGES = ("generate", "validate")
 LISTINGS = 300_000_000
 GPUS = (8, 16, 32, 64, 128, 256)
@@ -70,7 +69,6 @@ def measure(bins: int, parallelism: int) -> dict[str, Any]:
         port, metadata = free_port(), database(url, "airflow_scheduling")
         settings = service_settings(metadata, port, "benchmarks.stub_executor.StubExecutor") | {
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "STUB_BINS": str(bins),  # read by benchmarks/stub_executor.py
         }
         nightly = Nightly(Path(folder), **settings)
@@ -83,12 +81,11 @@ def measure(bins: int, parallelism: int) -> dict[str, Any]:
         try:
             running.ready()
             before = sizes(engine)
-            run = running.call(
-                "POST", "/dags/enhance_listings/dagRuns", logical_date=None, conf={"partition_date": DAY}
-            )
-            running.wait_for_run(run["dag_run_id"], seconds=3600)
+            running.call("PATCH", "/dags/enhance_listings", is_paused=False)  # its one scheduled run begins
+            run_id = running.wait("scheduled run", lambda: next(iter(running.runs()), None), 90)["dag_run_id"]
+            running.wait_for_run(run_id, seconds=3600)
             after = sizes(engine)
-            found = times(engine, run["dag_run_id"])
+            found = times(engine, run_id)
         finally:
             running.stop()
             engine.dispose()
