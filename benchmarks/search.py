@@ -40,7 +40,7 @@ class Surface:
         for row in rows:
             self.rows.setdefault(Cell(**row["cell"]), []).append(row)
         self.requests = int(rows[0]["requests"])
-        self.start_s = float(rows[0]["engine_start_s"])
+        self.start_s = float(max(row.get("engine_start_s", 0.0) for row in rows))
         self.repeats = max(map(len, self.rows.values()))
         self.rates = {cell: self.rate(found) for cell, found in self.rows.items()}
         self.best = max(self.rates, key=lambda cell: self.rates[cell])
@@ -155,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="another tuning.yaml")
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "build" / "bench" / "search.json")
     options = parser.parse_args(arguments)
+    if not options.surface.is_file():
+        parser.error(f"no surface {options.surface}: measure one by `python -m benchmarks.surface`")
     base = load_settings().engines[options.profile]
     result = result_of(read_rows(options.surface), base, load_tuning(options.config))
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -88,3 +88,9 @@ def test_turns_go_round_and_a_long_measurement_takes_several() -> None:
     assert trial._asked(cell, 6000)["seconds"] == pytest.approx(each[2] + each[0] + each[1])
     assert trial._asked(cell, 2048)["seconds"] == each[2]
     assert surface.nearest(Cell(1024, 16384, 2816, "closed")) == Cell(1024, 16384, 2048, "closed")
+
+
+def test_without_a_surface_it_says_how_to_measure_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main(["--surface", "/nowhere.jsonl"])
+    assert "no surface /nowhere.jsonl: measure one by `python -m benchmarks.surface`" in capsys.readouterr().err
