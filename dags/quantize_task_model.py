@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag, task
 
+from include.quantization.recipes import SCHEMES
 from include.settings import load_settings
 from listing_operators import quantizing
 from listing_operators.gpu import GPUTaskOperator, gpu_placement
@@ -14,7 +15,7 @@ SETTINGS = load_settings()
 TASKS = sorted(SETTINGS.tasks)
 PARAMS = {
     "task": Param(TASKS[0], enum=TASKS, description="Enhancement task whose model is quantized"),
-    "scheme": Param("w8a8", enum=["fp8", "w8a8", "w4a16", "w4a16-awq", "nvfp4"]),
+    "scheme": Param("w8a8", enum=list(SCHEMES), description="How its weights and inputs are stored"),
     "run_dirs": Param(
         [],
         type="array",

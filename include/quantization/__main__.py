@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from include.generation.child import run_child
-from include.quantization.making import SCHEMES, make
+from include.quantization.making import make
+from include.quantization.recipes import SCHEMES
 from include.settings import PROJECT_ROOT, SettingsError
 
 PYTHON_VARIABLE = "LISTING_QUANTIZE_PYTHON"

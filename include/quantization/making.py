@@ -20,30 +20,11 @@ from typing import Any
 from include.generation.engine import Request
 from include.generation.merging import RECORD, merged_model
 from include.generation.model import ModelError, sha256_file
+from include.quantization.recipes import recipe
 from include.settings import SettingsError
 from include.tuning.workload import read_requests
 
 log = logging.getLogger(__name__)
-
-_LINEAR = {"targets": ["Linear"], "ignore": ["lm_head"]}  # the head decides between words: it stays as it is
-# llm-compressor's modifiers in their order. The smoothing is that of its own W8A8 example, above the paper's 0.5.
-SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
-    "fp8": {"QuantizationModifier": {"scheme": "FP8_DYNAMIC", **_LINEAR}},
-    "w8a8": {"SmoothQuantModifier": {"smoothing_strength": 0.8}, "GPTQModifier": {"scheme": "W8A8", **_LINEAR}},
-    "w4a16": {"GPTQModifier": {"scheme": "W4A16", **_LINEAR}},
-    "w4a16-awq": {
-        "AWQModifier": {"duo_scaling": "both"},
-        "QuantizationModifier": {"scheme": "W4A16_ASYM", **_LINEAR},
-    },
-    "nvfp4": {"QuantizationModifier": {"scheme": "NVFP4", **_LINEAR}},
-}
-
-
-def recipe(scheme: str) -> dict[str, Any]:
-    """The scheme's recipe, as llm-compressor reads it. Raises SettingsError for a scheme that is none of SCHEMES."""
-    if scheme not in SCHEMES:
-        raise SettingsError(f"no scheme {scheme}: choose one of {', '.join(SCHEMES)}")
-    return {"quantize_stage": {"quantize_modifiers": SCHEMES[scheme]}}
 
 
 def model_folder(model: str, revision: str | None) -> Path:

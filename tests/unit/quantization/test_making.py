@@ -15,6 +15,7 @@ from include.generation.engine import Request
 from include.generation.merging import merged_model
 from include.generation.model import ModelError
 from include.quantization import making
+from include.quantization.recipes import SCHEMES, recipe
 from include.settings import SettingsError
 from include.tuning.workload import write_requests
 
@@ -95,9 +96,9 @@ def test_a_failure_leaves_nothing(model: Path, prompts: Path, tmp_path: Path, mo
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("scheme", making.SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_recipe_touches_the_head(scheme: str) -> None:
-    modifiers = making.recipe(scheme)["quantize_stage"]["quantize_modifiers"]
+    modifiers = recipe(scheme)["quantize_stage"]["quantize_modifiers"]
     (quantizer,) = (values for values in modifiers.values() if "scheme" in values)
     assert (quantizer["targets"], quantizer["ignore"]) == (["Linear"], ["lm_head"])
 
