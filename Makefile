@@ -43,7 +43,7 @@ export AIRFLOW__USAGE_DATA_COLLECTION__ENABLED := False
 export GX_ANALYTICS_ENABLED := false
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help install train-env run up preview prepare test test-long check doctor lock clean distclean
+.PHONY: help install train-env quantize-env run up preview prepare test test-long check doctor lock clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z%-]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,17 +68,19 @@ $(DEV): requirements-dev.txt $(RUNTIME)
 
 install: $(RUNTIME)  ## make .venv and install the pinned packages
 
-# torch and, on GPU hosts, its CUDA packages come from the runtime's lock: one build for training and serving.
-.venv-train/.done: requirements-train.txt $(LOCK) | $(BIN)/python
-	$(STEP) "environment for training (.venv-train)"
-	@"$(PYTHON)" -m venv .venv-train
-	@grep -E '^(torch|triton|nvidia-|cuda-)[a-z0-9-]*==' $(LOCK) > .venv-train/torch.txt
-	@install=".venv-train/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --progress-bar off"; \
-	$$install -r .venv-train/torch.txt 2>/dev/null || $$install --extra-index-url $(TORCH_INDEX) -r .venv-train/torch.txt; \
-	$$install -r requirements-train.txt
+# torch and, on GPU hosts, its CUDA packages come from the runtime's lock: one build for training, quantizing and serving.
+.venv-train/.done .venv-quantize/.done: .venv-%/.done: requirements-%.txt $(LOCK) | $(BIN)/python
+	$(STEP) "environment of requirements-$*.txt (.venv-$*)"
+	@"$(PYTHON)" -m venv .venv-$*
+	@grep -E '^(torch|triton|nvidia-|cuda-)[a-z0-9-]*==' $(LOCK) > .venv-$*/torch.txt
+	@install=".venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --progress-bar off"; \
+	$$install -r .venv-$*/torch.txt 2>/dev/null || $$install --extra-index-url $(TORCH_INDEX) -r .venv-$*/torch.txt; \
+	$$install -r requirements-$*.txt
 	@touch $@
 
 train-env: .venv-train/.done  ## make .venv-train, where task models are trained
+
+quantize-env: .venv-quantize/.done  ## make .venv-quantize, where quantized checkpoints are made
 
 $(MIGRATED): $(LOCK) | $(RUNTIME)
 	$(STEP) "Airflow's own database (SQLite under .airflow)"
@@ -129,7 +131,7 @@ test: $(DEV)  ## unit, DAG and integration tests (PYTEST_ARGS="-k warehouse")
 	@python -m include.generation prepare-model
 	@python -m pytest $(PYTEST_ARGS)
 
-test-long: $(DEV) train-env  ## the tests that need minutes of a real engine or scheduler
+test-long: $(DEV) train-env quantize-env  ## the tests that need minutes of a real engine or scheduler
 	@python -m include.generation prepare-model
 	@python -m pytest -m "long and not gpu" $(PYTEST_ARGS)
 
@@ -149,14 +151,18 @@ bench-%: $(DEV)  ## a benchmark of benchmarks/, such as bench-generation; result
 # uv only resolves; pip installs. The CPU build of torch is looked for in $$UV_FIND_LINKS if set, else in PyTorch's index.
 COMPILE = uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
   --annotation-style line --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+TORCH_CPU = $(if $(UV_FIND_LINKS),,--extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match)
 lock: $(DEV)  ## resolve requirements*.in to requirements*.txt, keeping pins that still fit (UPGRADE=1: newest)
 	@$(COMPILE) requirements.in -o requirements.txt >/dev/null
 	@$(COMPILE) requirements-cpu.in --override requirements-cpu-overrides.txt -o requirements-cpu.txt \
-	  $(if $(UV_FIND_LINKS),,--extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match) >/dev/null
+	  $(TORCH_CPU) >/dev/null
 	@$(COMPILE) requirements-dev.in --constraint requirements-cpu.txt -o requirements-dev.txt >/dev/null
 	@$(COMPILE) requirements-workers.in --constraint requirements.txt --constraint requirements-cpu.txt \
 	  -o requirements-workers.txt >/dev/null
-	@$(COMPILE) requirements-train.in --constraint requirements-cpu.txt --no-emit-package torch -o requirements-train.txt >/dev/null
+	@$(COMPILE) requirements-train.in --constraint requirements-cpu.txt --no-emit-package torch -o requirements-train.txt \
+	  $(TORCH_CPU) >/dev/null
+	@$(COMPILE) requirements-quantize.in --override requirements-cpu-overrides.txt --no-emit-package torch \
+	  -o requirements-quantize.txt $(TORCH_CPU) >/dev/null
 	@git --no-pager diff --stat -- 'requirements*.txt'
 
 clean:  ## remove results and caches; the environment and the model stay
@@ -164,4 +170,4 @@ clean:  ## remove results and caches; the environment and the model stay
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environment and the model, too
-	rm -rf .venv .venv-gpu .venv-train .models
+	rm -rf .venv .venv-gpu .venv-train .venv-quantize .models

@@ -21,19 +21,25 @@ from include.settings import PROJECT_ROOT, digest
 log = logging.getLogger(__name__)
 
 MERGED_DIR = PROJECT_ROOT / ".models" / "merged"
+RECORD = "quantization.json"  # in a checkpoint made by include.quantization
 _PREFIX = "base_model.model."
 
 
 def merged_model(base: str, adapter: str, dtype: str = "bfloat16", folder: Path = MERGED_DIR) -> str:
     """Folder of `base` with `adapter` folded in, made once and kept by the hashes of both.
 
-    W' = W + (alpha / r) B A, computed in float32 and stored as `dtype` (Hu et al. 2021, "LoRA", section 4.1). Raises
-    ModelError for a base that is no local folder, and for adapters that are more than plain LoRA on linear layers.
+    W' = W + (alpha / r) B A, computed in float32 and stored as `dtype` (Hu et al. 2021, "LoRA", section 4.1). A quantized
+    base that holds the adapter already is returned as it is. Raises ModelError for a base that is no local folder or is
+    quantized without this adapter, and for adapters that are more than plain LoRA on linear layers.
     """
     base_path, adapter_path = Path(base), Path(adapter)
     weights, deltas = base_path / "model.safetensors", adapter_path / "adapter_model.safetensors"
     if not weights.is_file() or not deltas.is_file():
         raise ModelError(f"cannot fold {adapter} into {base}: both must be local folders with one safetensors file")
+    if (base_path / RECORD).is_file():
+        if json.loads((base_path / RECORD).read_text(encoding="utf-8")).get("adapter_sha256") == sha256_file(deltas):
+            return base  # folded in before it was quantized
+        raise ModelError(f"{base} is quantized and takes no adapter any more: make it again with --adapter {adapter}")
     key = digest([sha256_file(weights), sha256_file(deltas), dtype])
     target = folder / f"{adapter_path.name}-{key}"
     if not target.is_dir():

@@ -12,7 +12,7 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -84,9 +84,9 @@ def open_folder(
 class TuningRun:
     """See the module. `run` may be called again after any interruption."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises FileNotFoundError for a folder without a plan."""
-        self.folder = folder
+    def __init__(self, folder: Path, trial: Callable[[Path, str, str, EngineProfile, Notebook], Trial] = Trial) -> None:
+        """`trial` is what measures. Raises FileNotFoundError for a folder without a plan."""
+        self.folder, self.trial = folder, trial
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         self.plan: Row = plan
         self.base = EngineProfile.model_validate(plan["base"])
@@ -106,7 +106,7 @@ class TuningRun:
         if None in self._repeat(BASELINE, baseline_of(self.base, self.tuning)):
             raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
         self._repeat(INCUMBENT, self.incumbent)
-        best = self._search()
+        best = self.search()
         for candidate, found in sorted(best, key=lambda pair: pair[1].rate, reverse=True)[: self.tuning.finalists]:
             if found.cell is not None:
                 self._repeat(candidate.name, with_cell(candidate.profile(self.base), found.cell))
@@ -119,13 +119,13 @@ class TuningRun:
 
     def _repeat(self, name: str, profile: EngineProfile) -> list[float | None]:
         """The rates of an engine that is started for these settings alone."""
-        with Trial(self.folder, name, "final", profile, self.notebook) as trial:
+        with self.trial(self.folder, name, "final", profile, self.notebook) as trial:
             rates = [trial.measure(None, self.tuning.requests, repeat) for repeat in range(self.tuning.repeats)]
         if None not in rates and not self.finished:
             self._write_result(complete=False)
         return rates
 
-    def _search(self) -> list[tuple[Candidate, Found]]:
+    def search(self) -> list[tuple[Candidate, Found]]:
         """The best cell of every candidate; later candidates begin with the best cells of earlier ones."""
         found: list[tuple[Candidate, Found]] = []
         seen: list[Cell] = []
@@ -133,7 +133,7 @@ class TuningRun:
         for candidate in self.tuning.candidates:
             shape = self.tuning.grid.shape(candidate.profile(self.base))
             bounds = Bounds(shape.engine_args["max_num_seqs"], shape.engine_args["max_num_batched_tokens"])
-            with Trial(self.folder, candidate.name, "search", shape, self.notebook) as trial:
+            with self.trial(self.folder, candidate.name, "search", shape, self.notebook) as trial:
                 best = find_best(
                     [] if seen else self.tuning.grid.cells(),
                     bounds,

@@ -33,7 +33,7 @@ class Found:
     look: float
 
 
-def _rounded(value: float) -> int:
+def rounded(value: float) -> int:
     """To the two leading binary digits' precision: 1448 becomes 1408, small values stay whole."""
     step = max(1, 2 ** (int(value).bit_length() - 4))
     return int(max(1, round(value / step) * step))
@@ -42,12 +42,12 @@ def _rounded(value: float) -> int:
 def neighbours(cell: Cell, bounds: Bounds) -> Iterator[Cell]:
     """Cells one step away in one setting, within the bounds; the window keeps its ratio to max_num_seqs where that moves."""
     for factor in (STEP, 1 / STEP):
-        seqs = min(_rounded(cell.max_num_seqs * factor), bounds.max_num_seqs, cell.max_num_batched_tokens)
-        window = _rounded(cell.batch_size / cell.max_num_seqs * seqs)
+        seqs = min(rounded(cell.max_num_seqs * factor), bounds.max_num_seqs, cell.max_num_batched_tokens)
+        window = rounded(cell.batch_size / cell.max_num_seqs * seqs)
         yield replace(cell, max_num_seqs=seqs, batch_size=max(seqs, window))
-        tokens = min(_rounded(cell.max_num_batched_tokens * factor), bounds.max_num_batched_tokens)
+        tokens = min(rounded(cell.max_num_batched_tokens * factor), bounds.max_num_batched_tokens)
         yield replace(cell, max_num_batched_tokens=max(tokens, cell.max_num_seqs))
-        yield replace(cell, batch_size=max(cell.max_num_seqs, _rounded(cell.batch_size * factor)))
+        yield replace(cell, batch_size=max(cell.max_num_seqs, rounded(cell.batch_size * factor)))
     yield replace(cell, submit="closed" if cell.submit == "refill" else "refill")
 
 

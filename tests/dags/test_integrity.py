@@ -18,12 +18,13 @@ EXPECTED_DAG_IDS = {
     "calibrate_judge",
     "distill_task_model",
     "enhance_listings",
+    "quantize_task_model",
     "roll_back_profile",
     "shadow_run",
     "tune_task_model",
     "watch_nightly_run",
 }
-HEAVY = ("vllm", "torch", "transformers", "great_expectations", "pandas", "trl", "peft")
+HEAVY = ("vllm", "torch", "transformers", "great_expectations", "pandas", "trl", "peft", "llmcompressor")
 
 # Parses in a fresh interpreter, as a DAG processor's child does; Airflow itself is imported before the clock starts.
 _PARSE = """
@@ -138,6 +139,7 @@ GPU_TASKS = {
     "calibrate_judge/calibrate",
     "distill_task_model/evaluate",
     "distill_task_model/train",
+    "quantize_task_model/make",
     "shadow_run/compare",
     "tune_task_model/quality",
     "tune_task_model/run",

@@ -76,7 +76,7 @@ def test_a_run_that_is_cut_off_leaves_the_result_of_the_engines_measured_so_far(
     tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = opened(tmp_path)
-    monkeypatch.setattr(run, "_search", cut_off)
+    monkeypatch.setattr(run, "search", cut_off)
     with pytest.raises(KeyboardInterrupt):
         run.run()
     left = json.loads((tmp_path / "result.json").read_text())
