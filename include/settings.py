@@ -255,10 +255,17 @@ class FeedSettings(Frozen):
 class WatchSettings(Frozen):
     """When a run counts as late or silent; see include.reporting.watch."""
 
-    due_hours: float = Field(
-        default=12.0, gt=0, lt=24
-    )  # after the end of the partition date, which is watched for a day
+    days: int = Field(default=3, ge=1, le=31)  # that a partition date is looked at, from its end on
+    due_hours: float = Field(default=12.0, gt=0)  # after the end of the partition date; the watch must last longer
     silent_minutes: float = Field(default=60.0, gt=0)  # without a new file; generation writes one every minute
+
+    @model_validator(mode="after")
+    def _lateness_is_seen(self) -> WatchSettings:
+        if self.due_hours >= 24 * self.days:
+            raise ValueError(
+                f"due_hours {self.due_hours:g} is not below {self.days} days: a late run would never be told"
+            )
+        return self
 
 
 class PipelineSettings(Frozen):
