@@ -55,6 +55,7 @@ def stacked_plot(rows: Mapping[str, Mapping[str, float]], xlabel: str, grey: str
         axis.barh(places, widths, left=left, color=colour, label=plain(part), edgecolor="white")
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axis.set_yticks(places, [plain(name) for name in rows])
+    axis.margins(y=0.02)
     axis.invert_yaxis()
     axis.set(xlabel=xlabel)
     if len(parts) > 1:

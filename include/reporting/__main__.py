@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     run = Run.open(args.run_dir) if args.run_dir else latest_run(args.date)
     if args.command == "report":
-        print(write_report(run, args.out))
+        print(write_report(run, args.out, os.environ.get(WAREHOUSE_URL_VARIABLE, "")))
         return 0
     summary = summarise(run)
     print(summary_text(summary))

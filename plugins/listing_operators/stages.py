@@ -132,7 +132,7 @@ def report(run_dir: str) -> str:
     summary = summarise(run)
     run.store.write_json("summary.json", summary)
     log.info("%s", summary_text(summary))
-    return write_report(run)
+    return write_report(run, warehouse_url=sqlalchemy_url(WAREHOUSE))
 
 
 def watch() -> list[str]:

@@ -53,7 +53,7 @@ def test_a_run_that_stopped_writing_is_silent_and_tells_how_far_it_came(settings
     assert trouble is not None
     assert "nothing was written since 2026-03-02 02:00 UTC" in trouble.subject
     assert run.store.url in trouble.body
-    assert "title: reconcile done, 0 of 1 bins validated" in trouble.body
+    assert "title: reconcile done, 1 of 1 bins validated" in trouble.body
     assert "clear that task" in trouble.body
 
 

@@ -30,7 +30,7 @@ def client(tmp_path: Path):
     app.dependency_overrides |= {pages.data_url: lambda: str(tmp_path / "data"), pages.warehouse_url: lambda: url}
     rows = [refusal(n, "emoji" if n % 4 else "length") for n in range(120)]
     rows[0] = refusal(0, "length", output=f"=cmd {HOSTILE}", detail="“claim”", merchant_id="m<b>0")
-    finished_run(tmp_path / "data", DAY, refusals=rows, rows_per_part=50)
+    finished_run(tmp_path / "data", DAY, refusals=rows, rows_per_part=50, report=True)
     yield TestClient(app)
     engine_for(url).dispose()
 
