@@ -9,7 +9,6 @@ from typing import Any
 
 from include.partitions import PartWriter
 from include.records import QuarantinedRow, RunCounts, Verdict
-from include.reporting.report import write_report
 from include.reporting.summary import summarise
 from include.runs import Run, plan_run
 from include.settings import load_settings
@@ -58,7 +57,6 @@ def finished_run(
     refusals: list[QuarantinedRow] | None = None,
     status: str = "passed",
     summary: bool = True,
-    report: bool = False,
     rows_per_part: int = 7,
 ) -> Run:
     """A run of one bin a task whose refusals came half from the validators and half from the judge."""
@@ -128,6 +126,4 @@ def finished_run(
             run.store.write_json(run.manifest(task, "reconcile"), {"status": "published"})
     if summary:
         run.store.write_json("summary.json", summarise(run))
-    if report:
-        write_report(run)
     return run
