@@ -24,6 +24,7 @@ from include.generation.child import run_child
 from include.generation.engine import EngineError, Request
 from include.generation.fingerprint import part_fingerprint
 from include.generation.leases import device_name
+from include.generation.metrics import device_seconds
 from include.generation.parts import GenerationParts, drop_invalid
 from include.generation.preflight import check_profile
 from include.generation.progress import Progress
@@ -201,6 +202,7 @@ def escalate(run: Run, task: str) -> dict[str, Any]:
     settings = run.spec.settings.task(task).escalation
     if settings is None:
         raise SettingsError(f"tasks/{task}.yaml has no `escalation`: name an engine profile and a budget there")
+    earlier = run.store.read_json(run.manifest(task, STAGE))
     manifest: dict[str, Any] = {"status": "none", "engine_profile": settings.engine}
     if task not in run.spec.enhancement_tasks:
         return manifest
@@ -228,7 +230,7 @@ def escalate(run: Run, task: str) -> dict[str, Any]:
             "texts": dict(sorted(work.counts.items())),
             "cost": round(work.spent, 6),
         }
-    manifest |= _listings(run, task)
+    manifest |= _listings(run, task) | {"device_s": device_seconds(earlier, manifest)}
     run.store.write_json(run.manifest(task, STAGE), manifest)
     log.info("%s escalation: %s", task, {name: manifest.get(name) for name in ("status", "texts", "accepted_listings")})
     return manifest

@@ -44,6 +44,14 @@ class Promotion(Frozen):
         """The configured profile, run the promoted way."""
         return EngineProfile.model_validate(configured.model_dump() | self.profile.model_dump(include=_TUNED))
 
+    def promised(self) -> float | None:
+        """Requests a second that tuning measured of this profile, the median of its finalist; None where no evidence says."""
+        profile, result = self.profile.model_dump(mode="json"), self.evidence.get("result") or {}
+        for row in result.get("finalists", ()):
+            if all(profile.get(name) == value for name, value in row["profile"].items()):
+                return float(row["requests_per_s"])
+        return None
+
 
 def _place(settings: Settings, name: str, device: str = "") -> Store:
     safe = "_".join(re.findall(r"[A-Za-z0-9-]+", device))

@@ -58,9 +58,7 @@ class EngineProfile(Frozen):
     model: str  # Hugging Face id, or a path (relative to the project) that starts with "." or "/"
     revision: str | None = None
     lora: str | None = None  # adapter folder, applied on the shared base `model`
-    merge_lora: bool = (
-        False  # fold the adapter into the weights where the engine serves no other; see include.generation
-    )
+    merge_lora: bool = False  # fold the adapter into the weights where the engine serves no other
     lineage: str  # names the model's behaviour; part of the staleness key, so a change rewrites the catalogue
     engine_args: dict[str, Any] = {}
     sampling_params: dict[str, Any] = {}
@@ -266,10 +264,15 @@ class FeedSettings(Frozen):
 class WatchSettings(Frozen):
     """When a run counts as late or silent; see include.reporting.watch."""
 
-    due_hours: float = Field(
-        default=12.0, gt=0, lt=24
-    )  # after the end of the partition date, which is watched for a day
+    days: int = Field(default=3, ge=1, le=31)  # that a partition date is looked at, from its end on
+    due_hours: float = Field(default=12.0, gt=0)  # after the end of the partition date; the watch must last longer
     silent_minutes: float = Field(default=60.0, gt=0)  # without a new file; generation writes one every minute
+
+    @model_validator(mode="after")
+    def _lateness_is_seen(self) -> WatchSettings:
+        if self.due_hours >= 24 * self.days:
+            raise ValueError(f"due_hours {self.due_hours:g} is not below {self.days} days: no late run would be told")
+        return self
 
 
 class PipelineSettings(Frozen):
@@ -313,13 +316,11 @@ class Settings(Frozen):
                 raise ValueError(f"{owner}.yaml names engine profile {engine!r}; there are {sorted(self.engines)}")
         for task in self.tasks.values():
             own, hosted = self.engines[task.engine], self.engines[task.routes[-1]]
-            where = f"tasks/{task.name}.yaml: routing.hosted {hosted.name!r}"
-            if task.routing and not (hosted.kind == "openai" and hosted.connection):
-                raise ValueError(f"{where} is no endpoint: it needs `kind: openai` and a `connection`")
-            if task.routing and own.lineage == hosted.lineage:
-                raise ValueError(
-                    f"{where} has `engine`'s lineage, {own.lineage!r}: give each its own, or nothing moves"
-                )
+            wrong = "" if hosted.kind == "openai" and hosted.connection else "needs `kind: openai` and a `connection`"
+            if own.lineage == hosted.lineage:
+                wrong = f"has `engine`'s lineage, {own.lineage!r}: give each its own, or nothing moves"
+            if task.routing and wrong:
+                raise ValueError(f"tasks/{task.name}.yaml: routing.hosted {hosted.name!r} {wrong}")
         return self
 
     def task(self, name: str) -> TaskSettings:

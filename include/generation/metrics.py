@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from include.generation.engine import EngineMetrics, Output
 from include.generation.roofline import Work, roofline_share
 from include.settings import EngineProfile
+
+
+def device_seconds(earlier: Mapping[str, Any] | None, report: Mapping[str, Any]) -> float:
+    """`device_s` of a stage's manifest: what its earlier tries took by the manifest before, and this session's report."""
+    return round(sum(float(figures.get("device_s") or 0.0) for figures in (earlier or {}, report)), 4)
 
 
 @dataclass(slots=True)
@@ -54,6 +60,7 @@ class Tally:
         """Plain JSON figures. Times in seconds, memory in MiB, shares from 0 to 1; None where the engine cannot say."""
         engines = [*self.ended, *([live] if live else [])]
         seconds = self.busy_seconds
+        devices = int(profile.engine_args.get("tensor_parallel_size") or 1) if profile.kind == "vllm" else 0
         description = engines[-1].description if engines else {}
         known = {
             name: [v for m in engines if (v := getattr(m, name)) is not None]
@@ -87,6 +94,7 @@ class Tally:
             "engine_start_s": _rounded(engines[-1].start_seconds if engines else 0.0),
             "engine_starts": self.engine_starts,
             "busy_s": _rounded(seconds),
+            "device_s": _rounded((seconds + self.start_seconds) * devices),  # 0 for an endpoint
             "truncated": self.finish_reasons["length"],
             "errors": dict(sorted(self.errors.items())),
             "engine": description,

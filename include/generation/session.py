@@ -73,6 +73,7 @@ class Session:
         if first is None:
             return
         source = chain([first], source)
+        self._take_device(self.profile)  # a wait for it is no work of the engine
         began, starting = time.monotonic(), self.tally.start_seconds
         try:
             yield from self._answers(source, again)

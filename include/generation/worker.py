@@ -13,6 +13,7 @@ from include.generation.answers import Pending, first_request, generation_of, ne
 from include.generation.engine import Request
 from include.generation.fingerprint import part_fingerprint
 from include.generation.leases import device_name
+from include.generation.metrics import device_seconds
 from include.generation.parts import GenerationParts, drop_invalid, parts_of
 from include.generation.preflight import check_profile
 from include.generation.progress import Progress
@@ -152,18 +153,22 @@ def _by_engine(workers: Iterable[BinWorker]) -> list[list[BinWorker]]:
 
 def _finish(worker: BinWorker, session: Session) -> dict[str, Any]:
     """The bin's manifest, written before the engine goes: an engine that will not end must not cost the result."""
+    store, path = worker.run.store, worker.run.manifest(worker.name, "generate", worker.bin)
+    report = session.report()
     manifest = {
         "task": worker.name,
         "bin": worker.bin,
         "rows": worker.progress.total,
         "texts": dict(sorted(worker.counts.items())),
         "stopped": worker.stopped.reason if worker.stopped else "",
-        **session.report(),
+        **report,
+        "device_s": device_seconds(store.read_json(path), report),
         "engine_profile": worker.profile.name,
         "promotion": worker.promotion.version if worker.promotion else None,
+        "promised_requests_per_s": worker.promotion.promised() if worker.promotion else None,
     }
     if session.tally.requests and manifest["requests_per_s"]:
         start, rate = manifest["engine_start_s"], manifest["requests_per_s"]
         measurements.record(worker.run.spec.settings, worker.profile.name, start_s=start, requests_per_s=rate)
-    worker.run.store.write_json(worker.run.manifest(worker.name, "generate", worker.bin), manifest)
+    store.write_json(path, manifest)
     return manifest

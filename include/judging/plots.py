@@ -1,14 +1,18 @@
-"""Plots of a calibration and of the pass rate over nights, as PNG bytes (matplotlib, without a display)."""
+"""Plots as PNG bytes (matplotlib, without a display): what all reports share, a calibration, the pass rate over nights."""
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from include.judging.agreement import Comparison
 
-_BLUE, _ORANGE, _GREY = "#1f77b4", "#ff7f0e", "#888888"
+SIZE, DPI = (6.2, 4.2), 160  # small, so that its words can be read on a phone
+COLOURS = ("#888888", "#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#17becf", "#e377c2", "#bcbd22")
+_GREY, _BLUE, _ORANGE = COLOURS[:3]
+_LABEL = 28  # characters
 
 
 def new_figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (8.0, 4.0)) -> tuple[Any, Any]:
@@ -26,6 +30,37 @@ def as_png(figure: Any, dpi: int = 110) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
+
+
+def data_uri(png: bytes) -> str:
+    """The picture as an address that a page carries within itself."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def plain(text: str) -> str:
+    """A name as it is, on one line and cut: matplotlib reads what stands between dollar signs as a formula."""
+    shown = "".join(letter if letter.isprintable() else "·" for letter in text)
+    return (shown if len(shown) <= _LABEL else shown[: _LABEL - 1] + "…").replace("$", r"\$")
+
+
+def stacked_plot(rows: Mapping[str, Mapping[str, float]], xlabel: str, grey: str = "") -> bytes:
+    """A bar for each row from the top, stacked by its parts; the part named `grey` is what the others leave."""
+    figure, axis = new_figure(size=(SIZE[0], 1.6 + (0.6 if len(rows) < 4 else 0.35) * len(rows)))
+    places, left = list(range(len(rows))), [0.0] * len(rows)
+    colours = iter(COLOURS[1:] * (1 + sum(map(len, rows.values()))))
+    parts = list(dict.fromkeys(part for each in rows.values() for part in each))
+    for part in parts:
+        widths = [each.get(part, 0.0) for each in rows.values()]
+        colour = _GREY if part == grey else next(colours)
+        axis.barh(places, widths, left=left, color=colour, label=plain(part), edgecolor="white")
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axis.set_yticks(places, [plain(name) for name in rows])
+    axis.margins(y=0.02)
+    axis.invert_yaxis()
+    axis.set(xlabel=xlabel)
+    if len(parts) > 1:
+        figure.legend(loc="outside lower center", ncols=3, fontsize="small")
+    return as_png(figure, DPI)
 
 
 def calibration_plot(rows: Sequence[Comparison], threshold: float, report: Mapping[str, Any]) -> bytes:
@@ -54,7 +89,7 @@ def calibration_plot(rows: Sequence[Comparison], threshold: float, report: Mappi
 
 def nights_plot(nights: Sequence[Mapping[str, Any]], baseline: float, margin: float, task: str) -> bytes:
     """Pass rate over nights with its 95% interval, the baseline and the floor; failed and alarming nights are marked."""
-    figure, axis = new_figure(size=(9.0, 4.0))
+    figure, axis = new_figure(size=SIZE)
     known = [night for night in nights if night["pass_rate"] is not None and night["ci95"]]
     places = list(range(len(known)))
     rates = [night["pass_rate"] for night in known]
@@ -70,8 +105,8 @@ def nights_plot(nights: Sequence[Mapping[str, Any]], baseline: float, margin: fl
         at = [known.index(night) for night in chosen]
         if at:
             axis.plot(at, [rates[index] for index in at], marker, color=colour, markersize=11, label=name)
-    step = max(1, len(known) // 12)
+    step = max(1, len(known) // 8)
     axis.set_xticks(places[::step], [str(night["date"]) for night in known][::step], rotation=30, ha="right")
     axis.set(ylim=(0, 1.02), ylabel="judge pass rate", title=f"{task}: pass rate over nights")
     axis.legend(loc="lower left", fontsize="small")
-    return as_png(figure)
+    return as_png(figure, DPI)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from include.generation.engine import EngineError, Messages, Output, Request
+from include.generation.metrics import device_seconds
 from include.generation.session import Session
 from include.judging.confidence import clean_probability
 from include.judging.rubric import (
@@ -253,6 +254,7 @@ def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mappi
         **{name: tally[name] for name in ("asked", "retried", "resumed", "disagreements")},
         "pairs_per_s": session.get("requests_per_s"),
         "session": dict(session),
+        "device_s": device_seconds(run.store.read_json(run.manifest(task, "judge")), session),
         "model": judge.lineage,
         "writer": " and ".join(writer.lineage for writer in writers),
         **family(judge, *writers),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from include.commands import command_line
@@ -13,19 +14,19 @@ from include.reporting.preview import preview
 from include.reporting.report import write_report
 from include.reporting.summary import latest_run, summarise
 from include.reporting.text import summary_text
-from include.reporting.watch import trouble_of
+from include.reporting.watch import trouble_of, troubles
 from include.runs import CATALOG_URL_VARIABLE, WAREHOUSE_URL_VARIABLE, Run, url_from_environment
 from include.settings import load_settings
 
 
 def _watch(day: str | None) -> int:
-    """Status 1 and the alert for a date, default yesterday in UTC, whose run is late or silent; 0 without a word otherwise."""
-    now = datetime.now(UTC)
-    asked = date.fromisoformat(day) if day else now.date() - timedelta(days=1)
-    trouble = trouble_of(load_settings(), asked, now)
-    if trouble is not None:
-        print(trouble.body)
-    return int(trouble is not None)
+    """Status 1 and the alerts for a date, default the last days in UTC, whose run is late or silent; 0 without a word otherwise."""
+    settings, now = load_settings(), datetime.now(UTC)
+    found = [trouble_of(settings, date.fromisoformat(day), now)] if day else troubles(settings, now)
+    bodies = [trouble.body for trouble in found if trouble is not None]
+    if bodies:
+        print("\n\n".join(bodies))
+    return int(bool(bodies))
 
 
 @command_line
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     run = Run.open(args.run_dir) if args.run_dir else latest_run(args.date)
     if args.command == "report":
-        print(write_report(run, args.out))
+        print(write_report(run, args.out, os.environ.get(WAREHOUSE_URL_VARIABLE, "")))
         return 0
     summary = summarise(run)
     print(summary_text(summary))

@@ -1,70 +1,142 @@
-"""The run's report: one self-contained HTML page from manifests and verdict parts. It owns no data of its own."""
+"""The run's report: one self-contained HTML page from run table, manifests and partitions. It owns no data of its own."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from include.numerals import percent
-from include.records import Verdict
+from include.judging.costs import ComparisonSettings, load_comparison
+from include.judging.plots import data_uri, nights_plot, stacked_plot
+from include.numerals import number, percent
+from include.reporting import figures
+from include.reporting.history import RunPage, TaskNight, run_page
 from include.reporting.summary import summarise
 from include.reporting.text import escalation_text, interval, routes_text
-from include.runs import Run
+from include.runs import Run, folder_name
+from include.settings import SettingsError
 
-EXAMPLES = 5  # of each kind; a page to read, not a dump: the partitions hold every row
-
-
-def _verdicts(run: Run, task: str) -> Iterator[Verdict]:
-    for index in range(len(run.bins(task))):
-        yield from run.store.read_rows(run.verdicts(task, index), Verdict)
+NIGHTS = 30  # earlier runs that the history looks at
+_PARTS = 8  # colours of a plot
 
 
-def examples(run: Run, task: str, failed_texts: frozenset[str] = frozenset()) -> dict[str, list[dict[str, str]]]:
-    """Before and after of a few listings: accepted, rejected by a validator, judged bad. Stops reading when it has them."""
-    field = run.spec.settings.task(task).output_field
-    found: dict[str, list[dict[str, str]]] = {"accepted": [], "rejected": [], "judged bad": []}
-    for row in _verdicts(run, task):
-        kind = "rejected" if not row.ok else "judged bad" if row.text_id in failed_texts else "accepted"
-        if len(found[kind]) < EXAMPLES and (row.output or kind == "rejected"):
-            found[kind].append(
-                {
-                    "id": f"{row.merchant_id}/{row.listing_id}",
-                    "locale": row.locale,
-                    "before": getattr(row, field),
-                    "after": row.output,
-                    "why": ", ".join(row.reasons),
-                }
-            )
-        if all(len(rows) >= EXAMPLES for name, rows in found.items() if name != "judged bad" or failed_texts):
-            break
-    return found
+def price(value: float | None) -> str:
+    """The price of one listing, which is small."""
+    return "not configured" if value is None else f"{value:.7f}"
 
 
-def write_report(run: Run, out: str | None = None) -> str:
-    """Writes the page to `report.html` in the run's folder, or to the local file `out`; returns where it lies."""
-    summary = summarise(run)
-    gates: dict[str, dict[str, Any]] = {
-        task: run.store.read_json(run.manifest(task, "gate")) or {} for task in summary["tasks"]
+def _earlier(run: Run, warehouse_url: str) -> RunPage:
+    """The runs before this one, newest first; none for a run that was moved away from its neighbours."""
+    place = f"{run.spec.partition_date}", folder_name(run.spec.run_id)
+    data_url = run.store.url.removesuffix("/dt={}/run={}".format(*place))
+    return RunPage([], "") if data_url == run.store.url else run_page(
+        data_url, warehouse_url, after="/".join(place), limit=NIGHTS
+    )  # fmt: skip
+
+
+def _prices() -> tuple[ComparisonSettings, str]:
+    """The prices of now, and what is wrong with their file: a report must not fail by it."""
+    try:
+        return load_comparison(), ""
+    except SettingsError as error:
+        return ComparisonSettings(), str(error)
+
+
+def _history_plot(run: Run, task: str, gate: dict[str, Any], earlier: list[TaskNight]) -> bytes | None:
+    """Pass rates of the judged nights, the oldest first; None where no earlier run was judged."""
+    nights = [
+        {
+            "date": night.partition_date,
+            "pass_rate": night.judge_pass_rate,
+            "ci95": night.judge_ci95,
+            "status": "failed" if night.status.startswith("gate_") else "passed",
+        }
+        for night in reversed(earlier)
+        if night.judge_ci95
+    ]
+    if not nights:
+        return None
+    if (judge := gate.get("judge") or {}).get("ci95"):
+        alarm = (gate.get("drift") or {}).get("alarm")
+        tonight = {"date": "this run", "status": gate["status"], "alarm": alarm}
+        nights.append(tonight | {name: judge[name] for name in ("pass_rate", "ci95")})
+    limits = run.spec.settings.task(task).gate.model_dump() | gate
+    return nights_plot(nights, limits["baseline"], limits["margin"], task)
+
+
+def _few(rows: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """The rows with their commonest parts; the rest of each is `other`, so that the colours tell parts apart."""
+    totals: dict[str, int] = {}
+    for row in rows.values():
+        for part, listings in row.items():
+            totals[part] = totals.get(part, 0) + listings
+    kept = sorted(totals, key=lambda part: -totals[part])[:_PARTS]
+    return {
+        name: {part: row[part] for part in kept if part in row}
+        | ({"other": rest} if (rest := sum(n for part, n in row.items() if part not in kept)) else {})
+        for name, row in rows.items()
+    }  # fmt: skip
+
+
+def task_figures(
+    run: Run, task: str, summary: dict[str, Any], earlier: list[TaskNight], prices: ComparisonSettings
+) -> dict[str, Any]:
+    """Everything that the page shows of one enhancement task, besides its summary."""
+    store = run.store
+    gate: dict[str, Any] = store.read_json(run.manifest(task, "gate")) or {}
+    bins = [store.read_json(run.manifest(task, "generate", b)) for b in range(summary["bins"])]
+    manifests, refused = [m for m in bins if m], figures.refusals(run, task)
+    steps = figures.funnel(run, task, summary)
+    passed = {step["step"]: step["listings"] for step in steps if step["listings"] is not None}
+    left = zip(passed.items(), [*list(passed.values())[:1], *passed.values()], strict=False)
+    bars = {step: {"listings": rows, "left behind": before - rows} for (step, rows), before in left}
+    merchants = figures.by_merchant(refused)
+    return {
+        "gate": gate,
+        "steps": steps,
+        "funnel": stacked_plot(bars, "listings", grey="left behind") if passed.get("extracted") else None,
+        "reasons": figures.by_reason(refused),
+        "merchants": merchants,
+        "refused": stacked_plot(_few(merchants), "quarantined listings by reason", grey="other") if merchants else None,
+        "nights": earlier,
+        "history": _history_plot(run, task, gate, earlier),
+        "throughput": figures.throughput([bins[b] for b in run.own_bins(task) if bins[b]] if bins else []),
+        "costs": figures.costs(run, task, manifests, summary["accepted"], prices),
+        "examples": figures.examples(run, task, gate, refused) if steps else {},
+        "has_quarantine": bool(refused),
+        "data_docs": store.exists(f"data_docs/{task}/index.html"),
     }
-    shown = {
-        task: examples(run, task, frozenset(gates[task].get("failed_text_ids", ())))
-        for task in summary["tasks"]
-        if run.store.exists(run.plan(task))
+
+
+def write_report(run: Run, out: str | None = None, warehouse_url: str = "") -> str:
+    """Writes the page to `report.html` in the run's folder, or to the local file `out`; returns where it lies.
+
+    Earlier runs come from their folders and, where its URL is given, the warehouse's run table.
+    """
+    summary, found, (prices, trouble) = summarise(run), _earlier(run, warehouse_url), _prices()
+    tasks = {
+        name: task_figures(run, name, task, [n for n in found.nights if n.task == name], prices)
+        for name, task in summary["tasks"].items()
     }
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters.update(
-        percent=percent, interval=interval, escalation_text=escalation_text, routes_text=routes_text
+        percent=percent,
+        interval=interval,
+        escalation_text=escalation_text,
+        routes_text=routes_text,
+        number=number,
+        price=price,
+        data_uri=data_uri,
     )
     page = environment.get_template("report.html.j2").render(
-        summary=summary, gates=gates, examples=shown, raw=json.dumps(summary, indent=2)
-    )
+        summary=summary, tasks=tasks, prices=prices, trouble=trouble, problem=found.problem if warehouse_url else "",
+        raw=json.dumps(summary, indent=2),
+    )  # fmt: skip
     if out:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
-        Path(out).write_text(page, encoding="utf-8")
+        Path(out).write_text(page, encoding="utf-8", errors="replace")
         return out
-    run.store.write_bytes("report.html", page.encode())
+    run.store.write_bytes("report.html", page.encode("utf-8", "replace"))
     return run.store.path("report.html")

@@ -24,6 +24,17 @@ class Trouble:
     body: str
 
 
+def troubles(settings: Settings, now: datetime) -> list[Trouble]:
+    """What is wrong with the runs of the last `watch.days` partition dates, the oldest first.
+
+    Dates before the first one that has a folder are left out, but for yesterday: nothing was set up then.
+    """
+    days = [now.date() - timedelta(days=back) for back in range(settings.pipeline.watch.days, 0, -1)]
+    begun = min(named(Store(resolve_path(settings.pipeline.data_url)), "dt="), default=str(days[-1]))
+    watched = [day for day in days if str(day) >= min(begun, str(days[-1]))]
+    return [found for day in watched if (found := trouble_of(settings, day, now))]
+
+
 def trouble_of(settings: Settings, day: date, now: datetime) -> Trouble | None:
     """What is wrong with the run of a partition date: none was opened, it is late, or it has written nothing for long.
 

@@ -6,17 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from include.generation.roofline import Ceilings
-from include.judging.plots import as_png, new_figure
+from include.judging.plots import COLOURS, DPI, SIZE, as_png, new_figure, plain, stacked_plot
 
-_SIZE, _DPI = (6.2, 4.2), 160  # small, so that its words can be read on a phone
-_COLOURS = ("#888888", "#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#17becf", "#e377c2", "#bcbd22")
 WAITING = "no kernel runs"
 _APART = 13.0  # points between two labels
-
-
-def _plain(text: str) -> str:
-    """A name as it is: matplotlib reads what stands between dollar signs as a formula."""
-    return text.replace("$", r"\$")
 
 
 def _labels(axis: Any, dots: Sequence[tuple[str, float, float]]) -> None:
@@ -30,7 +23,7 @@ def _labels(axis: Any, dots: Sequence[tuple[str, float, float]]) -> None:
         height = max(float(place[1]), taken[left] + _APART)
         taken[left] = height
         axis.annotate(
-            _plain(name),
+            plain(name),
             (x, y),
             xytext=(-9 if left else 9, height - float(place[1])),
             textcoords="offset points",
@@ -43,7 +36,7 @@ def _labels(axis: Any, dots: Sequence[tuple[str, float, float]]) -> None:
 
 def roofline_plot(dots: Sequence[tuple[str, float, float]], ceilings: Ceilings) -> bytes:
     """Roofs of both precisions, and each (name, operations per byte, achieved operations/s) below them."""
-    figure, axis = new_figure(size=_SIZE)
+    figure, axis = new_figure(size=SIZE)
     wide = "32-bit" if ceilings.source.endswith("cpu") else "16-bit"
     flats = [(f"{wide} ceiling", ceilings.flops, "-"), ("8-bit ceiling", ceilings.flops_8bit, "--")]
     ridges = [flops / ceilings.bytes_per_s for _, flops, _ in flats if flops]
@@ -62,22 +55,22 @@ def roofline_plot(dots: Sequence[tuple[str, float, float]], ceilings: Ceilings) 
             )
     axis.plot([], [], " ", label=f"slope: memory, {ceilings.bytes_per_s / 1e12:,.3g} TB/s")
     for number, (_, x, y) in enumerate(dots):
-        axis.plot([x], [y], "o", color=_COLOURS[number % len(_COLOURS)], markersize=8)
+        axis.plot([x], [y], "o", color=COLOURS[number % len(COLOURS)], markersize=8)
     axis.set(xscale="log", yscale="log", xlim=(left, right), xlabel="operations per byte moved", ylabel="operations/s")
     axis.grid(True, which="major", alpha=0.3)
     axis.legend(loc="lower right", fontsize="small")
     _labels(axis, dots)
-    return as_png(figure, _DPI)
+    return as_png(figure, DPI)
 
 
 def pareto_plot(rows: Sequence[Mapping[str, Any]], incumbent: float | None) -> bytes:
     """Throughput against judge pass rate with its interval; a line joins the candidates that none beats in both."""
-    figure, axis = new_figure(size=_SIZE)
+    figure, axis = new_figure(size=SIZE)
     for number, row in enumerate(rows):
         x, y, (low, high) = row["ratio"], row["pass_rate"], row["ci95"]
         axis.errorbar(
             [x], [y], [[max(0.0, y - low)], [max(0.0, high - y)]], fmt="o", capsize=3, markersize=8,
-            color=_COLOURS[(number + 1) % len(_COLOURS)],
+            color=COLOURS[(number + 1) % len(COLOURS)],
         )  # fmt: skip
     best = sorted((row["ratio"], row["pass_rate"]) for row in rows if row["best"])
     axis.plot([x for x, _ in best], [y for _, y in best], ":", color="black", label="not beaten in both")
@@ -93,7 +86,7 @@ def pareto_plot(rows: Sequence[Mapping[str, Any]], incumbent: float | None) -> b
     axis.grid(True, alpha=0.3)
     axis.legend(loc="lower left", fontsize="small")
     _labels(axis, [(row["name"], row["ratio"], row["pass_rate"]) for row in rows])
-    return as_png(figure, _DPI)
+    return as_png(figure, DPI)
 
 
 def step_parts(steps: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -108,15 +101,4 @@ def step_parts(steps: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 def steps_plot(steps: Mapping[str, Mapping[str, float]]) -> bytes:
     """Milliseconds of each kind of step, stacked by what they went to."""
-    figure, axis = new_figure(size=(_SIZE[0], 1.6 + 0.6 * len(steps)))
-    left = dict.fromkeys(steps, 0.0)
-    parts = list(dict.fromkeys(part for each in steps.values() for part in each))
-    for number, part in enumerate(parts):
-        widths = [steps[kind].get(part, 0.0) for kind in steps]
-        colour = _COLOURS[0] if number == len(parts) - 1 else _COLOURS[1:][number % (len(_COLOURS) - 1)]
-        axis.barh(list(steps), widths, left=list(left.values()), color=colour, label=_plain(part), edgecolor="white")
-        left = {kind: left[kind] + width for kind, width in zip(steps, widths, strict=True)}
-    axis.invert_yaxis()
-    axis.set(xlabel="milliseconds of a step")
-    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
-    return as_png(figure, _DPI)
+    return stacked_plot(steps, "milliseconds of a step", grey=WAITING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 import jinja2
 
 from include.generation.roofline import Ceilings, data_sheet
+from include.judging.plots import data_uri
 from include.numerals import number, percent
 from include.tuning import figures
 from include.tuning.plan import TuningSettings
 from include.tuning.plots import pareto_plot, roofline_plot, step_parts, steps_plot
 from include.tuning.trials import read_rows
-
-
-def data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def write_report(folder: Path) -> Path:

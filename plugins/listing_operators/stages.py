@@ -138,25 +138,25 @@ def report(run_dir: str) -> str:
     summary = summarise(run)
     run.store.write_json("summary.json", summary)
     log.info("%s", summary_text(summary))
-    return write_report(run)
+    return write_report(run, warehouse_url=sqlalchemy_url(WAREHOUSE))
 
 
-def watch() -> str:
-    """Sends one alert if the run of yesterday's date, the newest that is due, is late or silent. Returns its subject."""
+def watch() -> list[str]:
+    """Sends one alert for each run of the last days that is late or silent, once. Returns the subjects of all that are."""
     from datetime import UTC, datetime
 
-    from include.reporting.watch import remember, trouble_of, was_told
+    from include.reporting.watch import remember, troubles, was_told
     from include.settings import load_settings
 
-    settings, now = load_settings(), datetime.now(UTC)
-    trouble = trouble_of(settings, now.date() - timedelta(days=1), now)
-    if trouble is None:
-        return ""
-    if not was_told(settings, trouble):
-        channel = Variable.get("alert_connection", default=None) or None
-        if send_alert(trouble.subject, trouble.body, conn_id=channel, dedup_key=trouble.key):
+    settings = load_settings()
+    channel = Variable.get("alert_connection", default=None) or None
+    found = troubles(settings, datetime.now(UTC))
+    for trouble in found:
+        if not was_told(settings, trouble) and send_alert(
+            trouble.subject, trouble.body, conn_id=channel, dedup_key=trouble.key
+        ):
             remember(settings, trouble)
-    return trouble.subject
+    return [trouble.subject for trouble in found]
 
 
 def finish(run_dir: str | None) -> None:

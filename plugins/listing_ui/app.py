@@ -48,6 +48,7 @@ may_see_texts = requires_access_dag("GET", DagAccessEntity.TASK_LOGS, DAG_ID)
 
 RunName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,250}$")]
 TaskName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
+DocsPage = Annotated[str, Path(pattern=r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*/)+[A-Za-z0-9_.-]+\.html$")]  # no step upwards
 Cursor = Annotated[str, Query(max_length=300)]
 Text = Annotated[str, Query(max_length=300)]
 
@@ -165,13 +166,24 @@ def create_app() -> FastAPI:
         request: Request, data: DataUrl, warehouse: WarehouseUrl, store: OpenedRun, day: date, name: RunName
     ) -> HTMLResponse:
         found = one_run(data, warehouse, day, name)
-        return page(request, "run", found=found, day=day, name=name, has_report=store.exists("report.html"))
+        docs = [night.task for night in found.nights if store.exists(f"data_docs/{night.task}/index.html")]
+        has_report = store.exists("report.html")
+        return page(request, "run", found=found, day=day, name=name, has_report=has_report, docs=docs)
 
     @app.get("/runs/{day}/{name}/report", dependencies=texts)
     def report(store: OpenedRun) -> HTMLResponse:
         if not store.exists("report.html"):
             raise HTTPException(404, "the run has no report yet: its task `report` writes it")
         content = store.fs.cat_file(store.path("report.html"))
+        return HTMLResponse(content, headers=_HEADERS | {"Content-Security-Policy": REPORT_POLICY})
+
+    @app.get("/runs/{day}/{name}/data_docs/{docs_page:path}", dependencies=texts)
+    def data_docs(store: OpenedRun, docs_page: DocsPage) -> HTMLResponse:
+        """Great Expectations' own pages, which the policy shows without scripts and without styles from elsewhere."""
+        path = f"data_docs/{docs_page}"
+        if not store.exists(path):
+            raise HTTPException(404, "the run has no such page: its gate writes Data Docs when it checks expectations")
+        content = store.fs.cat_file(store.path(path))
         return HTMLResponse(content, headers=_HEADERS | {"Content-Security-Policy": REPORT_POLICY})
 
     @app.get("/runs/{day}/{name}/quarantine/{task}", dependencies=texts)

@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from include.reporting.report import write_report
 from include.warehouse.migrate import migrate
 from tests.airflow_services import free_port
 from tests.finished_runs import HOSTILE, finished_run, refusal
@@ -54,7 +55,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for back in range(12):
         rows = [refusal(n, "emoji" if n % 4 else "length") for n in range(60)]
         rows[0] = refusal(0, "length", output=HOSTILE, merchant_id="hostile")
-        finished_run(root / "data", DAY - timedelta(days=back), refusals=rows, tasks=("title", "description"))
+        run = finished_run(root / "data", DAY - timedelta(days=back), refusals=rows, tasks=("title", "description"))
+        if not back:
+            write_report(run)
     done = nightly.command("airflow", "db", "migrate")
     assert done.returncode == 0, done.stderr[-2000:]
     with (root / "api-server.log").open("w") as log:

@@ -93,10 +93,12 @@ def test_what_the_larger_model_mends_is_accepted_and_leaves_the_quarantine(tmp_p
 def test_what_is_refused_again_stays_in_quarantine_and_is_not_asked_a_third_time(tmp_path: Path, use: Any) -> None:
     run = refused_run(tmp_path)
     engines = use(answers(BAD))
-    assert escalation.escalate(run, "title")["accepted_listings"] == 0
+    first = escalation.escalate(run, "title")
+    assert first["accepted_listings"] == 0
     assert len(list(run.store.read_rows(Run.quarantine("title", "validate", 0), QuarantinedRow))) == 5
     again = escalation.escalate(run, "title")
     assert again["texts"]["resumed"] == 5
+    assert again["device_s"] == first["device_s"] > 0
     assert len(engines.opened) == 1
 
 

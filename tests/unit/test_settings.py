@@ -110,8 +110,8 @@ def test_a_wrong_key_or_value_names_file_key_and_fault(
     ("profile", "complaint"),
     [
         (None, "tasks/title.yaml names engine profile 'hosted'; there are"),
-        ({"kind": "vllm"}, "routing.hosted 'hosted' is no endpoint: it needs `kind: openai` and a `connection`"),
-        ({"connection": None}, "routing.hosted 'hosted' is no endpoint"),
+        ({"kind": "vllm"}, "routing.hosted 'hosted' needs `kind: openai` and a `connection`"),
+        ({"connection": None}, "routing.hosted 'hosted' needs"),
         ({"lineage": "smollm2-135m-title"}, "routing.hosted 'hosted' has `engine`'s lineage"),
         ({}, ""),
     ],

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from include.generation import session as session_module
 from include.generation.engine import EngineDeadError, EngineError, EngineStartError, Output, Request
 from include.generation.ladder import RUNGS, demoted
+from include.generation.metrics import device_seconds
 from include.generation.session import CANARY, Session
+from include.settings import EngineProfile
 from tests.generating import Engines, StubEngine, profile, requests, say
 
 
@@ -41,6 +45,34 @@ def test_the_engine_ends_with_the_session_and_the_report_counts() -> None:
     assert report["prompt_tokens"] == 100
     assert report["prefix_cache_hit_rate"] == 0.4
     assert report["requests_per_s"] > 0
+
+
+def test_device_seconds_are_starts_and_work_times_devices_and_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(session_module.time, "monotonic", lambda: clock[0])
+
+    class Slow(Engines):
+        def make(self, profile: EngineProfile) -> StubEngine:
+            clock[0] += 7.0
+            return super().make(profile)
+
+    def lease(*_: object, **__: object) -> object:
+        clock[0] += 1000.0
+        return nullcontext(SimpleNamespace(record=lambda pids: None))
+
+    def answer(request: Request) -> Output:
+        clock[0] += 2.0
+        return say("x")(request)
+
+    monkeypatch.setattr(session_module, "device_lease", lease)
+    for changes, devices in (({}, 1), ({"engine_args": {"tensor_parallel_size": 2}}, 2), ({"kind": "openai"}, 0)):
+        with Session(profile(batch_size=1, **changes), open_engine=Slow(answer)) as session:
+            list(session.run(requests(3)))
+            report = session.report()
+        assert report["busy_s"] == 6.0
+        assert report["device_s"] == 13.0 * devices
+    assert device_seconds({"device_s": 4.5}, report | {"device_s": 2.0}) == 6.5
+    assert device_seconds(None, {}) == 0.0
 
 
 @pytest.mark.parametrize("bad", [("r0",), ("r37",), ("r99",), ("r3", "r64")])

@@ -63,8 +63,10 @@ def test_every_text_gets_one_answer_and_a_second_call_starts_no_engine(tmp_path:
     assert manifest["prefix_cache_hit_rate"] == 0.4
     json.dumps(manifest, allow_nan=False)
 
+    taken = manifest["device_s"]
     manifest, engines = generate(run, say("another"))
     assert not engines.opened
+    assert manifest["device_s"] == taken > 0, "what the first call took is not forgotten"
     assert manifest["texts"] == {"resumed": 23}
     assert {row.text for row in generated(run)} == {"Ceramic mug"}
 
@@ -318,9 +320,12 @@ def test_the_promoted_profile_answers_and_the_manifest_says_so(tmp_path: Path, m
 
     faster = configured.model_copy(update={"batch_size": 9, "engine_args": {"dtype": "bfloat16"}})
     stale_by = scope_of(settings, "title")
-    version = promotions.promote(settings, "stub", device_name(), faster, {}, "ann")
+    rows = [{"profile": profile.model_dump(mode="json"), "requests_per_s": rate}
+            for profile, rate in ((configured, 1.0), (faster, 3.5))]  # fmt: skip
+    version = promotions.promote(settings, "stub", device_name(), faster, {"result": {"finalists": rows}}, "ann")
     manifest, engines = generate(run, say("cup"))
     assert (manifest["promotion"], manifest["engine_profile"]) == (version, "stub")
+    assert manifest["promised_requests_per_s"] == 3.5
     assert (engines.opened[0].profile, engines.opened[0].widest) == (faster, 9)
     assert scope_of(settings, "title") == stale_by  # no listing becomes stale
     task = settings.task("title")
@@ -329,7 +334,7 @@ def test_the_promoted_profile_answers_and_the_manifest_says_so(tmp_path: Path, m
 
     promotions.roll_back(settings, "stub", device_name())
     manifest, _ = generate(run, say("mug"))
-    assert manifest["promotion"] is None
+    assert (manifest["promotion"], manifest["promised_requests_per_s"]) == (None, None)
 
 
 MARK = "Zanzibar clove marker"

@@ -39,7 +39,7 @@ class Asking:
                 yield Output(id=key, text=text)
 
     def report(self):
-        return {"requests_per_s": 2.0}
+        return {"requests_per_s": 2.0, "device_s": 5.0}
 
 
 def rows_of(run):
@@ -91,6 +91,7 @@ def test_too_many_errors_fail_the_step_and_the_next_call_asks_only_for_them(run)
     manifest = score(run, TASK, better)
     assert sorted(better.asked) == [("t1", 1), ("t2", 1)]
     assert (manifest["resumed"], manifest["errors"], manifest["evaluable"]) == (8, 0, 10)
+    assert manifest["device_s"] == 2 * 5.0, "both calls took the device"
     assert len(rows_of(run)) == len({(r.text_id, r.stratum) for r in rows_of(run)}) == 10
 
 
@@ -104,7 +105,7 @@ def test_no_engine_starts_when_all_is_answered_or_nothing_is_sampled(run, make_r
     score(run, TASK, Judge(lambda key, attempt: CLEAN))
     again = Judge(lambda key, attempt: CLEAN)
     score(run, TASK, again)
-    assert again.starts == 0
+    assert (again.starts, run.store.read_json(run.manifest(TASK, "judge"))["device_s"]) == (0, 5.0)
     empty = make_run([[verdict(1, ok=False)]])
     sample(empty, TASK)
     manifest = score(empty, TASK, again)

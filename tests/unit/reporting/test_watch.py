@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from include.reporting.__main__ import main
-from include.reporting.watch import remember, trouble_of, was_told
+from include.reporting.watch import remember, trouble_of, troubles, was_told
 from include.runs import Run
-from include.settings import Settings, load_settings
+from include.settings import Settings, WatchSettings, load_settings
+from listing_operators import stages
 from tests.finished_runs import finished_run
 
 DAY = date(2026, 3, 1)
@@ -52,7 +53,7 @@ def test_a_run_that_stopped_writing_is_silent_and_tells_how_far_it_came(settings
     assert trouble is not None
     assert "nothing was written since 2026-03-02 02:00 UTC" in trouble.subject
     assert run.store.url in trouble.body
-    assert "title: reconcile done, 0 of 1 bins validated" in trouble.body
+    assert "title: reconcile done, 1 of 1 bins validated" in trouble.body
     assert "clear that task" in trouble.body
 
 
@@ -93,6 +94,49 @@ def test_one_trouble_pages_once(settings: Settings) -> None:
     assert not was_told(settings, trouble), "nothing is remembered before the alert is out"
     remember(settings, trouble)
     assert was_told(settings, trouble)
+
+
+def test_days_are_looked_back_for_what_an_earlier_look_could_not_see(settings: Settings, tmp_path: Path) -> None:
+    whole_run(tmp_path, summary=False)
+    written(tmp_path / "data", EARLY)
+    now = DUE + timedelta(days=2)  # 4 March: of the 1st, 2nd and 3rd only the 1st has a run, and it hangs
+    found = troubles(settings, now)
+    assert [trouble.key.rsplit("/", 1)[1] for trouble in found] == ["silent", "missing"], "the 3rd is not due yet"
+    assert [str(DAY), str(DAY + timedelta(days=1))] == [trouble.key[:10] for trouble in found]
+    assert [trouble.key[:10] for trouble in troubles(settings, now + timedelta(hours=12))] == [
+        "2026-03-02",
+        "2026-03-03",
+    ]
+
+
+def test_dates_before_the_first_run_are_no_trouble_but_yesterday_is(settings: Settings) -> None:
+    assert [trouble.key[:10] for trouble in troubles(settings, DUE + timedelta(hours=1))] == [str(DAY)]
+
+
+def test_a_watch_that_ends_before_a_run_is_due_is_refused() -> None:
+    assert WatchSettings(days=2, due_hours=47).due_hours == 47
+    with pytest.raises(ValueError, match="not below 1 days"):
+        WatchSettings(days=1, due_hours=24)
+
+
+def test_each_trouble_is_sent_once_and_again_only_if_it_did_not_arrive(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_run(tmp_path, summary=False)
+    found = [
+        trouble
+        for back in (0, 1)
+        if (trouble := trouble_of(settings, DAY + timedelta(days=back), DUE + timedelta(days=9)))
+    ]
+    sent: list[str] = []
+    arrives = [True, False, True]
+    monkeypatch.setattr("include.settings.load_settings", lambda: settings)
+    monkeypatch.setattr("include.reporting.watch.troubles", lambda *_: found)
+    monkeypatch.setattr(stages.Variable, "get", lambda *_, **__: None)
+    monkeypatch.setattr(stages, "send_alert", lambda subject, *_, **__: sent.append(subject) or arrives.pop(0))
+    subjects = [trouble.subject for trouble in found]
+    assert [stages.watch() for _ in range(3)] == [subjects] * 3
+    assert sent == [*subjects, subjects[1]]
 
 
 def test_the_command_ends_with_status_1_and_the_alert(

@@ -10,6 +10,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi.testclient import TestClient
 
+from include.reporting.report import write_report
+from include.runs import Run
 from include.warehouse.database import engine_for
 from include.warehouse.migrate import migrate
 from listing_ui import app as pages
@@ -18,8 +20,9 @@ from tests.finished_runs import HOSTILE, finished_run, refusal
 DAY = date(2026, 3, 1)
 RUN = f"/runs/{DAY}/scheduled__2026-03-01T00_00_00_00_00"
 QUARANTINE = f"{RUN}/quarantine/title"
+DOCS = f"{RUN}/data_docs/title/index.html"
 FIND = "/find/scheduled__2026-03-01T00:00:00%2B00:00"
-ADDRESSES = ["/", FIND, "/trends", "/style.css", RUN, f"{RUN}/report", QUARANTINE, f"{QUARANTINE}/csv"]
+ADDRESSES = ["/", FIND, "/trends", "/style.css", RUN, f"{RUN}/report", QUARANTINE, f"{QUARANTINE}/csv", DOCS]
 
 
 @pytest.fixture
@@ -30,7 +33,9 @@ def client(tmp_path: Path):
     app.dependency_overrides |= {pages.data_url: lambda: str(tmp_path / "data"), pages.warehouse_url: lambda: url}
     rows = [refusal(n, "emoji" if n % 4 else "length") for n in range(120)]
     rows[0] = refusal(0, "length", output=f"=cmd {HOSTILE}", detail="“claim”", merchant_id="m<b>0")
-    finished_run(tmp_path / "data", DAY, refusals=rows, rows_per_part=50)
+    run = finished_run(tmp_path / "data", DAY, refusals=rows, rows_per_part=50)
+    run.store.write_bytes("data_docs/title/index.html", b"<html><p>Expectations</p>")
+    run.store.write_bytes("report.html", b"<html><p>Report</p>")  # drawing it takes a second
     yield TestClient(app)
     engine_for(url).dispose()
 
@@ -51,6 +56,7 @@ def test_no_address_is_left_out(client: TestClient) -> None:
     assert routes == {
         re.sub(r"/runs/[^/]+/[^/]+", "/runs/{day}/{name}", a)
         .replace("/title", "/{task}")
+        .replace("data_docs/{task}/index.html", "data_docs/{docs_page:path}")
         .replace(FIND, "/find/{run_id}")
         for a in ADDRESSES
     }
@@ -66,12 +72,24 @@ def test_pages_come_with_a_policy_that_allows_no_script(allowed: TestClient, add
         assert "default-src 'none'" in policy
         assert "script-src" not in policy
         assert "<script" not in answer.text
-        assert address.endswith("/report") or "style=" not in answer.text, "the page's own policy forbids it"
+        assert address.endswith("/report") or address == DOCS or "style=" not in answer.text, (
+            "the page's own policy forbids it"
+        )
 
 
 def test_the_report_has_no_origin_of_its_own(allowed: TestClient) -> None:
     assert allowed.get(f"{RUN}/report").headers["content-security-policy"].startswith("sandbox;")
     assert 'sandbox=""' in allowed.get(RUN).text
+
+
+def test_the_reports_links_lead_to_pages(allowed: TestClient, tmp_path: Path) -> None:
+    write_report(Run.open(f"{tmp_path}/data/dt={DAY}/run={RUN.rsplit('/', 1)[1]}"))
+    text = allowed.get(f"{RUN}/report").text
+    assert "<script" not in text
+    links = re.findall('href="([^"]+)"', text)
+    assert [f"{RUN}/{link}" for link in links] == [DOCS, QUARANTINE]
+    assert f'href="{DOCS}"' in allowed.get(RUN).text
+    assert allowed.get(DOCS).headers["content-security-policy"].startswith("sandbox;")
 
 
 def test_history_links_to_the_run_and_its_quarantine(allowed: TestClient) -> None:
@@ -152,6 +170,9 @@ def test_csv_is_a_download_without_formulas(allowed: TestClient) -> None:
         ("/runs/2026-03-01/other", 404),
         ("/runs/2026-03-01/..%2f..%2fetc", 404),
         ("/runs/no-day/x", 422),
+        (f"{RUN}/data_docs/title/..%2f..%2frun.html", 422),
+        (f"{RUN}/data_docs/title/index.json", 422),
+        (f"{RUN}/data_docs/description/index.html", 404),
         (f"{RUN}/quarantine/a.b", 422),
     ],
 )
