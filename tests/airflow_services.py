@@ -61,7 +61,7 @@ class Airflow:
         self.start("api-server", "airflow", "api-server", "--port", str(port), "--workers", "1")
         self.scheduler = self.start("scheduler", "airflow", "scheduler")
         self.start("dag-processor", "airflow", "dag-processor")
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self.client = httpx.Client(base_url=self.url, timeout=120)
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """A service in a session of its own; its output goes to a log in the folder."""
