@@ -110,19 +110,26 @@ def throughput(manifests: Iterable[Row]) -> Row:
     }
 
 
-def costs(run: Run, task: str, manifests: Sequence[Row], accepted: int, prices: ComparisonSettings) -> Row:
+def costs(run: Run, task: str, bins: Sequence[Row | None], accepted: int, prices: ComparisonSettings) -> Row:
     """What the stages with an engine took, and the price of an accepted listing; None where a price is unknown.
 
-    A stage costs its device seconds, or what its manifest says of an endpoint's price. `without` names stages of
-    unknown cost, which the total leaves out.
+    `bins` are the bins' generate manifests. A stage costs its device seconds, or what its manifest says of an endpoint's
+    price; the bins of a hosted route cost the hosted price of their requests. `without` names stages of unknown cost,
+    which the total leaves out.
     """
     settings, gpu = run.spec.settings, prices.gpu_hour_price or None
+    million = prices.hosted_price_per_million.get(task) or None
+    own_bins = set(run.own_bins(task)) if bins else set()
     enhancement = settings.task(task)
     judge, escalated = (run.store.read_json(run.manifest(task, stage)) for stage in ("judge", "escalate"))
     stages = [
-        ("generate", enhancement.engine, list(manifests)),
+        ("generate", enhancement.engine, [m for b, m in enumerate(bins) if m and b in own_bins]),
         ("judge", settings.judge.engine, [judge] if judge else []),
     ]
+    if routed := [m for b, m in enumerate(bins) if m and b not in own_bins]:
+        answered = sum(m.get("requests") or 0 for m in routed)
+        hosted = {"cost": million / 1e6 * answered if million else None}
+        stages.append(("generate, hosted", enhancement.routes[-1], [hosted]))
     if enhancement.escalation and escalated:
         stages.append(("escalate", enhancement.escalation.engine, [escalated]))
     rows: list[Row] = []
@@ -139,10 +146,10 @@ def costs(run: Run, task: str, manifests: Sequence[Row], accepted: int, prices: 
         device = (session.get("engine") or {}).get("device", "-") if own else "endpoint"
         rows.append({"stage": stage, "engine": engine, "device": device, "seconds": seconds, "price": price})
     total = sum(row["price"] or 0.0 for row in rows) if rows and rows[0]["price"] is not None else None
-    million = prices.hosted_price_per_million.get(task) or None
+    timed = [row["seconds"] for row in rows if row["seconds"] is not None]
     return {
         "stages": rows,
-        "seconds": sum(row["seconds"] or 0.0 for row in rows),
+        "seconds": sum(timed) if timed else None,
         "total": total,
         "without": [row["stage"] for row in rows if row["price"] is None],
         "per_accepted": total / accepted if total is not None and accepted else None,

@@ -87,7 +87,7 @@ def task_figures(
     store = run.store
     gate: dict[str, Any] = store.read_json(run.manifest(task, "gate")) or {}
     bins = [store.read_json(run.manifest(task, "generate", b)) for b in range(summary["bins"])]
-    manifests, refused = [m for m in bins if m], figures.refusals(run, task)
+    refused = figures.refusals(run, task)
     steps = figures.funnel(run, task, summary)
     passed = {step["step"]: step["listings"] for step in steps if step["listings"] is not None}
     left = zip(passed.items(), [*list(passed.values())[:1], *passed.values()], strict=False)
@@ -103,7 +103,7 @@ def task_figures(
         "nights": earlier,
         "history": _history_plot(run, task, gate, earlier),
         "throughput": figures.throughput([bins[b] for b in run.own_bins(task) if bins[b]] if bins else []),
-        "costs": figures.costs(run, task, manifests, summary["accepted"], prices),
+        "costs": figures.costs(run, task, bins, summary["accepted"], prices),
         "examples": figures.examples(run, task, gate, refused) if steps else {},
         "has_quarantine": bool(refused),
         "data_docs": store.exists(f"data_docs/{task}/index.html"),

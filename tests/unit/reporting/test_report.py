@@ -157,6 +157,22 @@ def test_an_endpoint_costs_what_its_manifest_says_and_an_unknown_price_is_left_o
     assert (found["total"], found["without"], found["per_accepted"]) == (1.5, ["judge"], 0.15)
 
 
+def test_a_hosted_route_costs_the_hosted_price_of_its_requests(tmp_path: Path) -> None:
+    run = finished_run(tmp_path, DAY)
+    values = run.spec.settings.model_dump()
+    own = values["tasks"]["title"]["engine"]
+    hosted = {"name": "hosted", "kind": "openai", "connection": "hosted_api", "lineage": "hosted"}
+    values["engines"]["hosted"] = values["engines"][own] | hosted
+    values["tasks"]["title"]["routing"] = {"hosted": "hosted", "share": {"*": 0.5}}
+    run.spec = run.spec.model_copy(update={"settings": type(run.spec.settings).model_validate(values)})
+    run.store.write_json(run.plan("title"), {"bins": [[0], [1]], "rows": [9, 9], "engines": [own, "hosted"]})
+    bins = [{"device_s": 1000.0, "requests": 9}, {"device_s": 0.0, "requests": 500}]
+    found = figures.costs(run, "title", bins, 10, ComparisonSettings(**PRICES))
+    assert [(row["stage"], row["seconds"], row["price"]) for row in found["stages"][:2]] == [
+        ("generate", 1000.0, 1.0), ("generate, hosted", None, pytest.approx(0.06)),
+    ]  # fmt: skip
+
+
 def test_without_prices_nothing_is_invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_prices(monkeypatch)
     page = words(page_of(finished_run(tmp_path, DAY)))
