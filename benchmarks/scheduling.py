@@ -69,6 +69,7 @@ def measure(bins: int, parallelism: int) -> dict[str, Any]:
         port, metadata = free_port(), database(url, "airflow_scheduling")
         settings = service_settings(metadata, port, "benchmarks.stub_executor.StubExecutor") | {
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_SIZE": "30",  # the API server's: every stub worker asks at once
             "STUB_BINS": str(bins),  # read by benchmarks/stub_executor.py
         }
         nightly = Nightly(Path(folder), **settings)
