@@ -46,7 +46,7 @@ def times(engine: sa.Engine, run_id: str) -> dict[str, Any]:
     with engine.connect() as connection:
         rows = connection.execute(
             sa.text(
-                "select task_id, count(*), min(scheduled_dttm), max(end_date),"
+                "select task_id, count(*), max(end_date),"
                 " percentile_cont(0.5) within group (order by extract(epoch from start_date - scheduled_dttm)),"
                 " percentile_cont(0.95) within group (order by extract(epoch from start_date - scheduled_dttm))"
                 " from task_instance where run_id = :run group by task_id"
@@ -55,11 +55,11 @@ def times(engine: sa.Engine, run_id: str) -> dict[str, Any]:
         ).all()
     found = {str(row[0]): row for row in rows}
     mapped = [row for name, row in found.items() if name.endswith(BIN_STAGES) and row[1] > 1]
-    began, ended = found["title.plan_bins"][3], max(row[3] for row in mapped)
+    began, ended = found["title.plan_bins"][2], max(row[2] for row in mapped)
     return {
         "instances": sum(row[1] for row in rows),
         "seconds": round((ended - began).total_seconds(), 2),
-        "wait_s": {row[0]: {"p50": round(row[4], 2), "p95": round(row[5], 2)} for row in mapped},
+        "wait_s": {row[0]: {"p50": round(row[3], 2), "p95": round(row[4], 2)} for row in mapped},
     }
 
 
@@ -129,9 +129,11 @@ def main() -> int:
     parser.add_argument("--parallelism", type=int, default=16, help="tasks at once, as slots of a pool")
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "build" / "bench" / "scheduling.json")
     options = parser.parse_args()
-    found = measure(options.bins, options.parallelism)
+    if options.bins < 2:
+        parser.error("--bins must be 2 or more")
     rates = {task: json.loads(H200.read_text())[task]["requests_per_s"] for task in ("title", "description")}
     row_us = 1e6 / json.loads(LOAD.read_text())["rows_per_s"]
+    found = measure(options.bins, options.parallelism)
     found["plan"] = [finish(found["seconds_per_bin"], gpus, options.bins, rates, row_us) for gpus in GPUS]
     found["plan_from"] = {"requests_per_s": rates, "rows_per_s": round(1e6 / row_us), "engine_start_s": ENGINE_START_S}
     options.out.parent.mkdir(parents=True, exist_ok=True)

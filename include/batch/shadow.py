@@ -106,7 +106,8 @@ def check_generated(run: Run, task: str) -> None:
     count as refused. A run without any answer is fine.
     """
     bins = run.own_bins(task)
-    done = [b for b in bins if run.store.exists(run.manifest(task, "generate", b))]
+    manifests = {b: run.store.read_json(run.manifest(task, "generate", b)) for b in bins}
+    done = [b for b, manifest in manifests.items() if manifest and not manifest.get("stopped")]
     missing = sorted(set(bins) - set(done))
     if missing and (done or any(run.store.list(run.generated(task, b)) for b in missing)):
         raise SettingsError(

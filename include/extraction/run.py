@@ -92,7 +92,7 @@ def extract(run: Run, *, catalog_url: str, warehouse_url: str) -> dict[str, dict
 
 def _clear(run: Run) -> None:
     for task in run.spec.enhancement_tasks:
-        for folder in (run.work(task), run.quarantine(task, STAGE), run.manifest(task, STAGE)):
+        for folder in (run.work(task), f"quarantine/{task}", run.manifest(task, STAGE)):  # later bins may be fewer
             run.store.remove(folder)
     run.store.remove(CHANGED_SINCE)
 

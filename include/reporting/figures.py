@@ -75,7 +75,8 @@ def funnel(run: Run, task: str, summary: Row) -> list[Row]:
         ("answered", state.answered, validated, {"errored": counts.errored}),
         ("let pass by the validators", counts.accepted, validated, {"refused": state.answered - counts.accepted}),
         ("accepted", summary["accepted"], closed, withheld),
-        ("loaded", summary["loaded"], summary["outcome"] in ("published", "not_reconciled"), {"stale": summary["stale"]}),
+        ("loaded", summary["loaded"], summary["outcome"] in ("published", "not_reconciled"),
+         {"stale": summary["stale"], "refused by the database": summary["accepted"] - summary["loaded"] - summary["stale"]}),
     ]  # fmt: skip
     return [
         {
@@ -145,7 +146,7 @@ def costs(run: Run, task: str, bins: Sequence[Row | None], accepted: int, prices
         session = found[0].get("session") or found[0]
         device = (session.get("engine") or {}).get("device", "-") if own else "endpoint"
         rows.append({"stage": stage, "engine": engine, "device": device, "seconds": seconds, "price": price})
-    total = sum(row["price"] or 0.0 for row in rows) if rows and rows[0]["price"] is not None else None
+    total = sum(row["price"] or 0.0 for row in rows) if not rows or rows[0]["price"] is not None else None
     timed = [row["seconds"] for row in rows if row["seconds"] is not None]
     return {
         "stages": rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ NIGHTS = 30  # earlier runs that the history looks at
 _PARTS = 8  # colours of a plot
 
 
-def price(value: float | None) -> str:
+def price(value: float | None, unknown: str = "not configured") -> str:
     """The price of one listing, which is small."""
-    return "not configured" if value is None else f"{value:.7f}"
+    return unknown if value is None else f"{value:.7f}"
 
 
 def _earlier(run: Run, warehouse_url: str) -> RunPage:
@@ -68,11 +69,10 @@ def _history_plot(run: Run, task: str, gate: dict[str, Any], earlier: list[TaskN
 
 def _few(rows: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
     """The rows with their commonest parts; the rest of each is `other`, so that the colours tell parts apart."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for row in rows.values():
-        for part, listings in row.items():
-            totals[part] = totals.get(part, 0) + listings
-    kept = sorted(totals, key=lambda part: -totals[part])[:_PARTS]
+        totals.update(row)
+    kept = [part for part, _ in totals.most_common(_PARTS)]
     return {
         name: {part: row[part] for part in kept if part in row}
         | ({"other": rest} if (rest := sum(n for part, n in row.items() if part not in kept)) else {})

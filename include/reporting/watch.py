@@ -64,7 +64,7 @@ def trouble_of(settings: Settings, day: date, now: datetime) -> Trouble | None:
             "task, finished rows are kept"
         )
         kind = "silent" if silent else "late"
-        found = found or _trouble(day, kind, what, f"{by}; {_reached(Run.open(store.url))}.", look, store.url)
+        found = found or _trouble(day, kind, what, f"{by}; {_reached(store)}.", look, store.url)
     return found
 
 
@@ -108,13 +108,13 @@ def _moment(time: Any) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _reached(run: Run) -> str:
-    """How far each enhancement task came, and how many bins are done."""
+def _reached(store: Store) -> str:
+    """How far each enhancement task came, and how many bins are done; also of a run whose settings are no longer valid."""
     told = []
-    for task in run.spec.enhancement_tasks:
-        done = [stage for stage in _STAGES if run.store.exists(run.manifest(task, stage))]
-        bins = len(run.bins(task)) if run.store.exists(run.plan(task)) else 0
-        validated = sum(run.store.exists(run.manifest(task, "validate", b)) for b in range(bins))
+    for task in (store.read_json("run.json") or {}).get("enhancement_tasks", ()):
+        done = [stage for stage in _STAGES if store.exists(Run.manifest(task, stage))]
+        bins = len((store.read_json(Run.plan(task)) or {"bins": []})["bins"])
+        validated = sum(store.exists(Run.manifest(task, "validate", b)) for b in range(bins))
         told.append(f"{task}: {done[-1] if done else 'open'} done, {validated} of {bins} bins validated")
     return "; ".join(told)
 
