@@ -57,6 +57,16 @@ def test_a_run_that_stopped_writing_is_silent_and_tells_how_far_it_came(settings
     assert "clear that task" in trouble.body
 
 
+def test_a_run_of_settings_that_are_no_longer_known_is_told_of_like_any(settings: Settings, tmp_path: Path) -> None:
+    run = whole_run(tmp_path, summary=False)
+    spec = run.store.read_json("run.json")
+    run.store.write_json("run.json", spec | {"settings": spec["settings"] | {"of_an_older_version": 1}})
+    written(tmp_path / "data", EARLY)
+    trouble = trouble_of(settings, DAY, DUE)
+    assert trouble is not None
+    assert "1 of 1 bins validated" in trouble.body
+
+
 def test_a_run_at_work_is_late_only_after_its_time(settings: Settings, tmp_path: Path) -> None:
     whole_run(tmp_path, summary=False)
     written(tmp_path / "data", DUE)
