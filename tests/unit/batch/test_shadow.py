@@ -122,6 +122,9 @@ def test_a_run_that_was_generated_in_part_is_refused(tmp_path: Path) -> None:
     run.store.remove(run.manifest("title", "generate", 0))  # its engine died: there are answers, and no manifest
     with pytest.raises(SettingsError, match=r"bins \[0\] of title were not generated"):
         compare(tmp_path, run, path)
+    run.store.write_json(run.manifest("title", "generate", 0), {"stopped": "by the circuit breaker"})
+    with pytest.raises(SettingsError, match=r"bins \[0\] of title were not generated"):
+        compare(tmp_path, run, path)
 
 
 def test_bins_of_a_hosted_api_are_not_ours(tmp_path: Path) -> None:
