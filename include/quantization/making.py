@@ -26,6 +26,9 @@ from include.tuning.workload import read_requests
 
 log = logging.getLogger(__name__)
 
+# What prompts are read by. A base's weights and their index would name files that the new folder does not have.
+PROMPT_FILES = ("tokenizer*", "vocab*", "merges*", "*_tokens*", "chat_template*", "generation_config.json")
+
 
 def model_folder(model: str, revision: str | None) -> Path:
     """The model's folder, from Hugging Face's cache or hub for an id. Raises SettingsError where there is none."""
@@ -87,13 +90,8 @@ def make(
     began = time.monotonic()
     try:
         tokens = quantize(base, drawn, made_of["recipe"], hidden)
-        for path in base.iterdir():  # tokenizer and chat template byte for byte: prompts are read as before
-            if (
-                path not in weights
-                and path.is_file()
-                and path.name != "hashes.json"
-                and not (hidden / path.name).exists()
-            ):
+        for path in (path for pattern in PROMPT_FILES for path in base.glob(pattern)):  # byte for byte, as before
+            if path.is_file() and not (hidden / path.name).exists():
                 shutil.copy(path, hidden / path.name)
         record = made_of | {
             "model": str(base),

@@ -24,7 +24,8 @@ from include.tuning.workload import write_requests
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "hashes.json"):
+    left = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "hashes.json")
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja", "special_tokens_map.json", *left):
         (folder / name).write_text(f"{name} of the base")
     return folder
 
@@ -63,7 +64,7 @@ def test_the_folder_has_weights_tokenizer_and_record(
     assert found == {
         "model.safetensors": "smaller",
         "config.json": "quantized",
-        "tokenizer.json": "tokenizer.json of the base",
+        **{n: f"{n} of the base" for n in ("tokenizer.json", "chat_template.jinja", "special_tokens_map.json")},
     }
     ((base, ids, recipe),) = asked
     assert (base, len(set(ids)), record["samples"]) == (model, 32, 32)
