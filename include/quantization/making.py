@@ -20,7 +20,7 @@ from typing import Any
 from include.generation.engine import Request
 from include.generation.merging import RECORD, merged_model
 from include.generation.model import ModelError, sha256_file
-from include.quantization.recipes import recipe
+from include.quantization.recipes import SCHEMES
 from include.settings import SettingsError
 from include.tuning.workload import read_requests
 
@@ -73,7 +73,7 @@ def make(
     drawn = random.Random(seed).sample(requests, min(samples, len(requests)))  # noqa: S311 - a draw, no secret
     made_of: dict[str, Any] = {
         "scheme": scheme,
-        "recipe": recipe(scheme),
+        "recipe": {"quantize_stage": {"quantize_modifiers": SCHEMES[scheme]}},
         "model_sha256": {path.name: sha256_file(path) for path in weights},
         "adapter_sha256": folded,
         "prompts_sha256": sha256_file(prompts),
