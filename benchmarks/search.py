@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 class Surface:
-    """One task's measurements, by cell."""
+    """One task's measurements, by cell. Raises ValueError where every cell failed."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows: dict[Cell, list[Row]] = {}
@@ -44,6 +44,10 @@ class Surface:
         self.repeats = max(map(len, self.rows.values()))
         self.rates = {cell: self.rate(found) for cell, found in self.rows.items()}
         self.best = max(self.rates, key=lambda cell: self.rates[cell])
+        if not self.rates[self.best]:
+            raise ValueError(
+                f"every cell failed for {rows[0]['task']}, the last by: {rows[-1].get('error')}; measure it again"
+            )
 
     @staticmethod
     def rate(rows: Sequence[Row]) -> float:
@@ -158,7 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.surface.is_file():
         parser.error(f"no surface {options.surface}: measure one by `python -m benchmarks.surface`")
     base = load_settings().engines[options.profile]
-    result = result_of(read_rows(options.surface), base, load_tuning(options.config))
+    try:
+        result = result_of(read_rows(options.surface), base, load_tuning(options.config))
+    except ValueError as error:
+        parser.error(f"{options.surface}: {error}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))

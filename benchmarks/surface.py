@@ -3,8 +3,9 @@
 `python -m benchmarks.surface --task title --dummy --profile gpu-qwen3-4b --out build/bench/surface-title.jsonl` measures
 every cell of a grid in the steps of the fine search, through the tuning run's own code and one engine start. Every cell is
 measured once before any is measured again, so that a slow minute hits no cell alone. Each measurement is appended
-to `--out` as it is made, and the same command goes on where it stopped. Several GPUs of a host share the work by
-`--part 1/2` and `--part 2/2`, with a file each; their lines together are the surface.
+to `--out` as it is made. It stops when no engine is to be had any more; the same command goes on from there, and measures
+again what failed. Several GPUs of a host share the work by `--part 1/2` and `--part 2/2`, with a file each; their lines
+together are the surface.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import argparse
 import logging
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,12 @@ from include.tuning.workload import write_requests
 KEPT = ("key", "candidate", "repeat", "cell", "requests", "seconds", "requests_per_s", "engine_start_s", "error")
 
 
-class Surface(Notebook):
+class SurfaceNotebook(Notebook):
     """Short lines: what a replay needs, the task and the device."""
 
-    task = ""
+    def __init__(self, path: Path, task: str) -> None:
+        super().__init__(path, failures=False)
+        self.task = task
 
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
         device = (row.get("engine") or {}).get("device")
@@ -67,7 +71,7 @@ def cells(seqs: tuple[int, int], tokens: tuple[int, int], widest: float) -> list
     return found
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1: a measurement failed; its line has the reason."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", required=True)
@@ -80,7 +84,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="together as many requests as one that counts")
     parser.add_argument("--part", default="1/1", help="this one's share of the cells, such as 1/2")
     parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     part, parts = map(int, options.part.split("/"))
     grid = cells(tuple(options.seqs), tuple(options.tokens), options.widest)[part - 1 :: parts]
@@ -96,15 +100,11 @@ def main() -> int:
         items = list(fixed_lengths(items, options.task))
     write_requests(folder / "workload.jsonl", [request_of(i, settings.task(options.task), profile) for i in items])
     high = Grid(max_num_seqs=(max(options.seqs),), max_num_batched_tokens=(max(options.tokens),))
-    notebook = Surface(options.out)
-    notebook.task = options.task
-    print(
-        f"{source}; {len(grid)} cells, {options.repeats} repeats of {options.requests} {options.task} requests",
-        flush=True,
-    )
+    notebook, asked = SurfaceNotebook(options.out, options.task), list(product(range(options.repeats), grid))
+    print(f"{source}; {len(asked)} measurements of {options.requests} {options.task} requests", flush=True)
     with Trial(folder, profile.name, "search", high.shape(profile), notebook) as trial:
-        rates = [trial.measure(cell, options.requests, n) for n in range(options.repeats) for cell in grid]
-    print(f"{len(rates)} measurements in {options.out}, {rates.count(None)} of them failed")
+        rates = [trial.measure(cell, options.requests, n) for n, cell in takewhile(lambda _: not trial.failed, asked)]
+    print(f"{len(rates)} of {len(asked)} measurements in {options.out}, {rates.count(None)} of them failed")
     return 1 if None in rates else 0
 
 

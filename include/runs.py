@@ -202,22 +202,25 @@ class Run:
         if marker is not None and bin_index in (None, marker.bin):
             self.store.remove(self.stop(task))
 
-    def bins(self, task: str) -> list[list[int]]:
-        """Shards of each planned bin; empty when there is nothing to do."""
-        plan = self.store.read_json(self.plan(task))
+    def _plan(self, task: str) -> dict[str, Any]:
+        plan: dict[str, Any] | None = self.store.read_json(self.plan(task))
         if plan is None:
             raise FileNotFoundError(f"{self.store.url} has no plan for {task}: run the extraction stage first")
-        return [list(shards) for shards in plan["bins"]]
+        return plan
+
+    def bins(self, task: str) -> list[list[int]]:
+        """Shards of each planned bin; empty when there is nothing to do."""
+        return [list(shards) for shards in self._plan(task)["bins"]]
 
     def engines(self, task: str) -> list[str]:
         """Engine profile of each planned bin: the task's own, or the hosted API's while a switch is under way."""
-        own, bins = self.spec.settings.task(task).engine, self.bins(task)
-        return list(self.store.read_json(self.plan(task)).get("engines") or [own] * len(bins))
+        plan = self._plan(task)
+        return list(plan.get("engines") or [self.spec.settings.task(task).engine] * len(plan["bins"]))
 
-    def own_bins(self, task: str) -> list[int]:
-        """Indexes of the bins that the task's own engine writes."""
+    def own_bins(self, task: str, hosted: bool = False) -> list[int]:
+        """Indexes of the bins that the task's own engine writes, or of those that the hosted API does."""
         own = self.spec.settings.task(task).engine
-        return [index for index, engine in enumerate(self.engines(task)) if engine == own]
+        return [index for index, engine in enumerate(self.engines(task)) if (engine == own) != hosted]
 
     def work_parts(self, task: str, bin_index: int) -> list[str]:
         """Parts of WorkItem rows of one bin, in shard order."""

@@ -67,8 +67,7 @@ class EngineProfile(Frozen):
     engines: Count = 1  # side by side on one device, each with its share of `batch_size` and of the memory
     start_timeout_s: float = Field(default=900.0, gt=0)
     stall_timeout_s: float = Field(default=600.0, gt=0)  # silence with requests in flight after which it counts as dead
-    # For a free device; then `gpu_busy` hands the wait to the scheduler.
-    lease_wait_s: float = Field(default=30.0, ge=0)
+    lease_wait_s: float = Field(default=30.0, ge=0)  # for a free device; then `gpu_busy` hands it to the scheduler
     max_engine_deaths: int = Field(default=24, ge=0)  # of one bin; finding one row among 1,024 takes eleven
     max_breaking_rows: int = Field(default=5, ge=0)  # of one bin, that may each break the engine before it is to blame
     environment: dict[str, str] = {}  # for the engine's process, such as VLLM_CPU_KVCACHE_SPACE; never secrets
@@ -80,6 +79,11 @@ class EngineProfile(Frozen):
         if seqs is not None and self.batch_size < int(seqs):
             raise ValueError(f"batch_size {self.batch_size} is below max_num_seqs {seqs}: the engine could never fill")
         return self
+
+    @property
+    def devices(self) -> int:
+        """GPUs of one engine; 0 for an endpoint."""
+        return int(self.engine_args.get("tensor_parallel_size") or 1) if self.kind == "vllm" else 0
 
     @property
     def is_local(self) -> bool:
@@ -314,12 +318,12 @@ class Settings(Frozen):
         ]:
             if engine not in self.engines:
                 raise ValueError(f"{owner}.yaml names engine profile {engine!r}; there are {sorted(self.engines)}")
-        for task in self.tasks.values():
-            own, hosted = self.engines[task.engine], self.engines[task.routes[-1]]
+        for task in (task for task in self.tasks.values() if task.routing):
+            own, hosted = (self.engines[name] for name in task.routes)
             wrong = "" if hosted.kind == "openai" and hosted.connection else "needs `kind: openai` and a `connection`"
             if own.lineage == hosted.lineage:
                 wrong = f"has `engine`'s lineage, {own.lineage!r}: give each its own, or nothing moves"
-            if task.routing and wrong:
+            if wrong:
                 raise ValueError(f"tasks/{task.name}.yaml: routing.hosted {hosted.name!r} {wrong}")
         return self
 
@@ -385,15 +389,11 @@ def load_settings(config_dir: str | Path | None = None) -> Settings:
         raise SettingsError(f"no enhancement task in {folder}/tasks; add one YAML file per task")
     engines = {p.stem: read_settings_file(p, EngineProfile, name=p.stem) for p in sorted(folder.glob("engines/*.yaml"))}
     judge = read_settings_file(folder / "judge.yaml", JudgeSettings)
+    pipeline = read_settings_file(folder / "pipeline.yaml", PipelineSettings)
     escalated = [task.escalation.template for task in tasks.values() if task.escalation]
     for template in (judge.template, *escalated, *(task.template for task in tasks.values())):
         template_version(template)
     try:
-        return Settings(
-            tasks=tasks,
-            engines=engines,
-            judge=judge,
-            pipeline=read_settings_file(folder / "pipeline.yaml", PipelineSettings),
-        )
+        return Settings(tasks=tasks, engines=engines, judge=judge, pipeline=pipeline)
     except ValidationError as error:
         raise SettingsError(f"{folder}: {error.errors()[0]['msg']}") from error

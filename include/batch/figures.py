@@ -61,7 +61,7 @@ def cost_figures(
     settings = run.spec.settings
     manifests = [run.store.read_json(run.manifest(task, "generate", b)) or {} for b in run.own_bins(task)]
     requests, busy = (sum(float(m.get(name) or 0) for m in manifests) for name in ("requests", "busy_s"))
-    gpus = int(settings.engines[settings.task(task).engine].engine_args.get("tensor_parallel_size") or 1)
+    gpus = settings.engines[settings.task(task).engine].devices
     rate = requests / busy if busy and requests else None
     asked = [pair.ours for pair in pairs if pair.ours is not None]
     sent = sum(answer.attempts for answer in asked)

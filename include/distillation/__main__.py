@@ -6,16 +6,13 @@ import argparse
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from include.commands import command_line
-from include.settings import PROJECT_ROOT, SettingsError, load_settings
+from include.settings import PROJECT_ROOT, load_settings
 
-TRAIN_PYTHON_VARIABLE = "LISTING_TRAIN_PYTHON"
 TASKS = ("title", "description", "judge")
 
 
@@ -36,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     pairs.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     pairs.add_argument("--seed", type=int, default=1)
 
-    train = commands.add_parser("train", help=f"fine-tune; needs requirements-train.txt (or {TRAIN_PYTHON_VARIABLE})")
+    train = commands.add_parser("train", help="fine-tune; needs requirements-train.txt (or LISTING_TRAIN_PYTHON)")
     train.add_argument("--pairs", type=Path, required=True)
     train.add_argument("--recipe", type=json.loads, default={}, help="JSON object over the recipe's defaults")
 
@@ -133,19 +130,6 @@ def register_model(args: argparse.Namespace) -> dict[str, Any]:
     return {name: record[name] for name in ("task", "version", "path", "promoted")}
 
 
-def _in_training_environment() -> None:
-    """Goes on in the training environment's interpreter unless this one can train. Raises SettingsError without any."""
-    if find_spec("trl") and find_spec("peft"):
-        return
-    python = Path(os.environ.get(TRAIN_PYTHON_VARIABLE) or PROJECT_ROOT / ".venv-train" / "bin" / "python")
-    if not python.is_file() or python.absolute() == Path(sys.executable).absolute():  # all venvs resolve to one file
-        raise SettingsError(
-            f"training libraries are not installed: `make train-env`, or set {TRAIN_PYTHON_VARIABLE} to an interpreter "
-            "that has requirements-train.txt"
-        )
-    os.execv(python, [str(python), "-m", "include.distillation", *sys.argv[1:]])  # noqa: S606
-
-
 @command_line
 def main() -> int:
     """Exit status 0: done; 2: an error on stderr. Training and engines end as every GPU stage does."""
@@ -157,11 +141,11 @@ def main() -> int:
         "evaluate": _evaluate,
     }
     if args.command in children:
-        from include.generation.child import run_child
+        from include.generation.child import run_child, run_child_in
 
-        if args.command != "evaluate":
-            _in_training_environment()
-        run_child(lambda: children[args.command](args))
+        if args.command == "evaluate":
+            run_child(lambda: _evaluate(args))
+        run_child_in("train", ("trl", "peft"), "include.distillation", lambda: children[args.command](args))
     if args.command == "sample":
         from include.distillation.merchants import write_sample
 

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -109,6 +111,22 @@ def run_child(stage: Callable[[], Mapping[str, Any]]) -> NoReturn:
     with suppress(OSError):  # a log that nobody reads any more fails no finished stage
         sys.stdout.flush()
     os._exit(status)  # everything is written, and taking torch apart costs seconds
+
+
+def run_child_in(name: str, packages: Sequence[str], module: str, stage: Callable[[], Mapping[str, Any]]) -> NoReturn:
+    """`run_child`, for `module`'s command line in `.venv-<name>` or LISTING_<NAME>_PYTHON where this one lacks `packages`."""
+    if all(map(find_spec, packages)):
+        run_child(stage)
+    variable = f"LISTING_{name.upper()}_PYTHON"
+    python = Path(os.environ.get(variable) or PROJECT_ROOT / f".venv-{name}" / "bin" / "python")
+    if python.is_file() and python.absolute() != Path(sys.executable).absolute():  # all venvs resolve to one file
+        os.execv(python, [str(python), "-m", module, *sys.argv[1:]])  # noqa: S606
+
+    def missing() -> NoReturn:
+        told = f"`make {name}-env`, or set {variable} to an interpreter that has requirements-{name}.txt"
+        raise SettingsError(f"{' and '.join(packages)} not installed: {told}")
+
+    run_child(missing)
 
 
 def run_stage(*command: str) -> None:

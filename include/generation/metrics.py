@@ -60,7 +60,6 @@ class Tally:
         """Plain JSON figures. Times in seconds, memory in MiB, shares from 0 to 1; None where the engine cannot say."""
         engines = [*self.ended, *([live] if live else [])]
         seconds = self.busy_seconds
-        devices = int(profile.engine_args.get("tensor_parallel_size") or 1) if profile.kind == "vllm" else 0
         description = engines[-1].description if engines else {}
         known = {
             name: [v for m in engines if (v := getattr(m, name)) is not None]
@@ -94,7 +93,7 @@ class Tally:
             "engine_start_s": _rounded(engines[-1].start_seconds if engines else 0.0),
             "engine_starts": self.engine_starts,
             "busy_s": _rounded(seconds),
-            "device_s": _rounded((seconds + self.start_seconds) * devices),  # 0 for an endpoint
+            "device_s": _rounded((seconds + self.start_seconds) * profile.devices),  # 0 for an endpoint
             "truncated": self.finish_reasons["length"],
             "errors": dict(sorted(self.errors.items())),
             "engine": description,

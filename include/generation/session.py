@@ -189,8 +189,7 @@ class Session:
         if self._device is not None or profile.kind != "vllm":
             return
         check_profile(profile)
-        count = int(profile.engine_args.get("tensor_parallel_size", 1))
-        self._device = self._lease.enter_context(device_lease(count, wait_seconds=profile.lease_wait_s))
+        self._device = self._lease.enter_context(device_lease(profile.devices, wait_seconds=profile.lease_wait_s))
         check_profile(profile, device=True)
 
     def _stop(self) -> None:

@@ -20,11 +20,14 @@ from typing import Any
 from include.generation.engine import Request
 from include.generation.merging import RECORD, merged_model
 from include.generation.model import ModelError, sha256_file
-from include.quantization.recipes import recipe
+from include.quantization.recipes import SCHEMES
 from include.settings import SettingsError
 from include.tuning.workload import read_requests
 
 log = logging.getLogger(__name__)
+
+# What prompts are read by. A base's weights and their index would name files that the new folder does not have.
+PROMPT_FILES = ("tokenizer*", "vocab*", "merges*", "*_tokens*", "chat_template*", "generation_config.json")
 
 
 def model_folder(model: str, revision: str | None) -> Path:
@@ -70,7 +73,7 @@ def make(
     drawn = random.Random(seed).sample(requests, min(samples, len(requests)))  # noqa: S311 - a draw, no secret
     made_of: dict[str, Any] = {
         "scheme": scheme,
-        "recipe": recipe(scheme),
+        "recipe": {"quantize_stage": {"quantize_modifiers": SCHEMES[scheme]}},
         "model_sha256": {path.name: sha256_file(path) for path in weights},
         "adapter_sha256": folded,
         "prompts_sha256": sha256_file(prompts),
@@ -87,13 +90,8 @@ def make(
     began = time.monotonic()
     try:
         tokens = quantize(base, drawn, made_of["recipe"], hidden)
-        for path in base.iterdir():  # tokenizer and chat template byte for byte: prompts are read as before
-            if (
-                path not in weights
-                and path.is_file()
-                and path.name != "hashes.json"
-                and not (hidden / path.name).exists()
-            ):
+        for path in (path for pattern in PROMPT_FILES for path in base.glob(pattern)):  # byte for byte, as before
+            if path.is_file() and not (hidden / path.name).exists():
                 shutil.copy(path, hidden / path.name)
         record = made_of | {
             "model": str(base),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from include.settings import SettingsError
-
 _LINEAR = {"targets": ["Linear"], "ignore": ["lm_head"]}  # the head decides between words: it stays as it is
 # llm-compressor's modifiers in their order. The smoothing is that of its own W8A8 example, above the paper's 0.5.
 SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
@@ -18,10 +16,3 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "nvfp4": {"QuantizationModifier": {"scheme": "NVFP4", **_LINEAR}},
 }
-
-
-def recipe(scheme: str) -> dict[str, Any]:
-    """The scheme's recipe, as llm-compressor reads it. Raises SettingsError for a scheme that is none of SCHEMES."""
-    if scheme not in SCHEMES:
-        raise SettingsError(f"no scheme {scheme}: choose one of {', '.join(SCHEMES)}")
-    return {"quantize_stage": {"quantize_modifiers": SCHEMES[scheme]}}

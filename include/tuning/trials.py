@@ -30,13 +30,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class Notebook:
-    """measurements.jsonl: one line per measurement, read back at the start; a torn last line is dropped."""
+    """measurements.jsonl: one line per measurement, read back at the start; a torn last line is dropped.
 
-    def __init__(self, path: Path) -> None:
+    Without `failures`, so is every failure: it is measured again.
+    """
+
+    def __init__(self, path: Path, *, failures: bool = True) -> None:
         self.path = path
         self.rows: list[dict[str, Any]] = []
         if path.exists():
-            self.rows = read_rows(path)
+            self.rows = [row for row in read_rows(path) if failures or not row.get("error")]
             path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
 
     def find(self, key: str, repeat: int, candidate: str) -> dict[str, Any] | None:
@@ -58,7 +61,7 @@ class Trial:
         self.folder, self.name, self.stage, self.profile, self.notebook = folder, name, stage, profile, notebook
         self._child: subprocess.Popen[str] | None = None
         self._starts = 0
-        self._failed = ""
+        self.failed = ""  # why no engine is to be had any more
         self.engine: dict[str, Any] = {}
 
     def __enter__(self) -> Trial:
@@ -90,14 +93,14 @@ class Trial:
         return None if row.get("error") else float(row["requests_per_s"])
 
     def _asked(self, cell: Cell | None, requests: int) -> dict[str, Any]:
-        if self._child is None and not self._failed:
+        if self._child is None and not self.failed:
             started = self._start()
-            self._failed = str(started.get("error", ""))
+            self.failed = str(started.get("error", ""))
             if workload := started.pop("workload", None):
                 (self.folder / "workload.json").write_text(json.dumps(workload, indent=2), encoding="utf-8")
             self.engine = started
-        if self._failed:
-            return {"requests": requests, "error": self._failed}
+        if self.failed:
+            return {"requests": requests, "error": self.failed}
         assert self._child is not None
         assert self._child.stdin is not None
         try:
@@ -109,7 +112,7 @@ class Trial:
         if found.get("error"):
             self._stop()
             if self._starts >= STARTS:
-                self._failed = f"given up after {STARTS} engine deaths; the last: {found['error']}"
+                self.failed = f"given up after {STARTS} engine deaths; the last: {found['error']}"
         elif found["errors"]:
             found["error"] = f"{found['errors']} of {found['requests']} prompts got no answer"
         return {"requests": requests} | found

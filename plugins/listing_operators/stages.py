@@ -84,10 +84,7 @@ def plan_bins(run_dir: str, enhancement_task: str, hosted: bool = False) -> list
     Empty when the task is not asked for or has nothing to do, and then no engine starts.
     """
     run = _run(run_dir)
-    if enhancement_task not in run.spec.enhancement_tasks:
-        return []
-    own = run.own_bins(enhancement_task)
-    return [b for b in range(len(run.bins(enhancement_task))) if b not in own] if hosted else own
+    return run.own_bins(enhancement_task, hosted) if enhancement_task in run.spec.enhancement_tasks else []
 
 
 def validate(run_dir: str, enhancement_task: str, bin_index: int) -> dict[str, Any]:

@@ -132,6 +132,16 @@ def test_bins_name_their_parts_in_shard_order(spec: RunSpec) -> None:
             run.work_parts("title", missing)
 
 
+def test_own_and_hosted_bins_come_of_one_read_of_the_plan(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, own, reads = Run.create(spec), spec.settings.task("title").engine, []
+    plan: dict[str, Any] = {"bins": [[0], [1], [2]], "engines": ["hosted", own, "hosted"]}
+    monkeypatch.setattr(run.store, "read_json", lambda path: reads.append(path) or plan)
+    assert (run.own_bins("title"), run.own_bins("title", hosted=True)) == ([1], [0, 2])
+    assert reads == [run.plan("title")] * 2
+    del plan["engines"]
+    assert (run.own_bins("title"), run.own_bins("title", hosted=True)) == ([0, 1, 2], [])
+
+
 def test_every_stage_and_bin_has_a_place_of_its_own() -> None:
     places = [
         *(Run.work(task, shard) for task in "ab" for shard in (0, 1)),

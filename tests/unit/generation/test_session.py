@@ -65,7 +65,8 @@ def test_device_seconds_are_starts_and_work_times_devices_and_no_wait(monkeypatc
         return say("x")(request)
 
     monkeypatch.setattr(session_module, "device_lease", lease)
-    for changes, devices in (({}, 1), ({"engine_args": {"tensor_parallel_size": 2}}, 2), ({"kind": "openai"}, 0)):
+    cases = [({"engine_args": {"tensor_parallel_size": given}}, count) for given, count in ((2, 2), (None, 1))]
+    for changes, devices in (({}, 1), *cases, ({"kind": "openai"}, 0)):
         with Session(profile(batch_size=1, **changes), open_engine=Slow(answer)) as session:
             list(session.run(requests(3)))
             report = session.report()

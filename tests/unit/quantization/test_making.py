@@ -15,7 +15,7 @@ from include.generation.engine import Request
 from include.generation.merging import merged_model
 from include.generation.model import ModelError
 from include.quantization import making
-from include.quantization.recipes import SCHEMES, recipe
+from include.quantization.recipes import SCHEMES
 from include.settings import SettingsError
 from include.tuning.workload import write_requests
 
@@ -24,7 +24,8 @@ from include.tuning.workload import write_requests
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "hashes.json"):
+    left = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "hashes.json")
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja", "special_tokens_map.json", *left):
         (folder / name).write_text(f"{name} of the base")
     return folder
 
@@ -63,7 +64,7 @@ def test_the_folder_has_weights_tokenizer_and_record(
     assert found == {
         "model.safetensors": "smaller",
         "config.json": "quantized",
-        "tokenizer.json": "tokenizer.json of the base",
+        **{n: f"{n} of the base" for n in ("tokenizer.json", "chat_template.jinja", "special_tokens_map.json")},
     }
     ((base, ids, recipe),) = asked
     assert (base, len(set(ids)), record["samples"]) == (model, 32, 32)
@@ -98,14 +99,11 @@ def test_a_failure_leaves_nothing(model: Path, prompts: Path, tmp_path: Path, mo
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_recipe_touches_the_head(scheme: str) -> None:
-    modifiers = recipe(scheme)["quantize_stage"]["quantize_modifiers"]
-    (quantizer,) = (values for values in modifiers.values() if "scheme" in values)
+    (quantizer,) = (values for values in SCHEMES[scheme].values() if "scheme" in values)
     assert (quantizer["targets"], quantizer["ignore"]) == (["Linear"], ["lm_head"])
 
 
 def test_what_is_wrong_is_named(model: Path, prompts: Path, tmp_path: Path, asked: list[Any]) -> None:
-    with pytest.raises(SettingsError, match="no scheme int3: choose one of fp8, w8a8"):
-        making.make(str(model), prompts, "int3", tmp_path / "q")
     with pytest.raises(SettingsError, match="nowhere is no model folder"):
         making.make("./nowhere", prompts, "fp8", tmp_path / "q")
     with pytest.raises(SettingsError, match="No such file"):
@@ -143,3 +141,8 @@ def test_without_the_environment_the_command_says_how_to_make_it(
     runpy.run_module("include.quantization", run_name="__main__")
     with pytest.raises(SettingsError, match="make quantize-env"):
         stages[0]()
+    gone: list[Any] = []
+    monkeypatch.setattr("include.generation.child.os.execv", lambda *command: gone.append(command))
+    monkeypatch.setenv("LISTING_QUANTIZE_PYTHON", __file__)
+    runpy.run_module("include.quantization", run_name="__main__")
+    assert gone == [(Path(__file__), [__file__, "-m", "include.quantization", "make", *arguments])]

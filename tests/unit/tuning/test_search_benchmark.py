@@ -12,7 +12,9 @@ import pytest
 
 from benchmarks import search as benchmark
 from benchmarks.surface import cells
+from benchmarks.surface import main as measure
 from include.tuning.plan import Cell
+from include.tuning.trials import Trial
 
 GRID = cells((256, 1024), (8192, 16384), 2.0)
 
@@ -94,3 +96,33 @@ def test_without_a_surface_it_says_how_to_measure_one(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit, match="2"):
         benchmark.main(["--surface", "/nowhere.jsonl"])
     assert "no surface /nowhere.jsonl: measure one by `python -m benchmarks.surface`" in capsys.readouterr().err
+
+
+def test_a_surface_whose_cells_all_failed_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(tmp_path, [row | {"error": "no GPU"} for row in rows(peak)])
+    assert "every cell failed for title, the last by: no GPU; measure it again" in capsys.readouterr().err
+
+
+def test_a_measurement_stops_with_its_engine_and_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, killed = tmp_path / "surface.jsonl", {"refill"}
+
+    def measured() -> list[str | None]:
+        grid = ["--seqs", "64", "64", "--tokens", "8192", "8192", "--widest", "1", "--repeats", "2", "--requests", "64"]
+        status = measure(["--task", "title", "--profile", "cpu-smollm2-title", "--out", str(out), *grid])
+        errors = [json.loads(line).get("error") for line in out.read_text().splitlines()]
+        assert status == any(errors)
+        return errors
+
+    def answer(trial: Trial, cell: Cell, requests: int) -> dict[str, Any]:
+        return {"requests": requests} | ({"error": "died"} if cell.submit in killed else {"requests_per_s": 9.0})
+
+    monkeypatch.setattr(Trial, "_start", lambda _: {"error": "the GPU is taken"})
+    assert measured() == ["the GPU is taken"]
+    assert "1 of 4 measurements" in capsys.readouterr().out
+    monkeypatch.setattr(Trial, "_asked", answer)
+    assert sorted(map(str, measured())) == ["None", "None", "died", "died"]  # a cell's own failure stops no other
+    killed.clear()
+    assert measured() == [None] * 4
