@@ -92,9 +92,18 @@ class EngineMetrics:
     prefix_cache_queries: int | None = None
     prefix_cache_hits: int | None = None
     preemptions: int | None = None
+    drafts: int | None = None  # of speculative decoding: guesses that a step checked
+    accepted_draft_tokens: int | None = None
     kv_cache_use_peak: float | None = None  # share of the KV cache, 0 to 1
     peak_gpu_memory_mb: float | None = None
     description: dict[str, Any] = field(default_factory=dict)  # version, device, effective quantization
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens that a step of speculative decoding yields on average, vLLM's "mean acceptance length": the accepted draft
+        tokens of a draft, and the model's own. None without speculative decoding.
+        """
+        return 1 + (self.accepted_draft_tokens or 0) / self.drafts if self.drafts else None
 
 
 class Engine(Protocol):

@@ -40,6 +40,8 @@ _COUNTERS = {
     "vllm:prefix_cache_queries": "prefix_cache_queries",
     "vllm:prefix_cache_hits": "prefix_cache_hits",
     "vllm:num_preemptions": "preemptions",
+    "vllm:spec_decode_num_drafts": "drafts",
+    "vllm:spec_decode_num_accepted_tokens": "accepted_draft_tokens",
 }
 # Ours before the profile's: one process group (spawn, no CUDA touched before a fork), no home calls, no progress bars.
 _ENVIRONMENT = {

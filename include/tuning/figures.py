@@ -70,6 +70,7 @@ def summary_table(columns: Sequence[Row]) -> list[tuple[str, list[str]]]:
         ("prefix-cache hits", lambda row: percent(share(row))),
         ("peak GPU memory, GiB", lambda row: number(mb / 1024 if (mb := row["peak_gpu_memory_mb"]) else None)),
         ("preemptions since engine start", lambda row: str(row["preemptions"])),
+        ("tokens a step, speculative decoding", lambda row: number(row.get("acceptance_length"))),
         ("share of the roofline", lambda row: percent(row.get("roofline_share"))),
         ("what binds at the roof", lambda row: row.get("binds") or "-"),
         ("requests/s at the roof", lambda row: number(row.get("roof_requests_per_s"))),

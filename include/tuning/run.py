@@ -237,6 +237,7 @@ def summary(rows: Sequence[Row], name: str) -> Row:
         "latency_p95_s": statistics.median(row["latency_p95_s"] for row in good) if good else None,
         "peak_gpu_memory_mb": max((row.get("peak_gpu_memory_mb") or 0 for row in good), default=0) or None,
         "preemptions": max((row.get("preemptions") or 0 for row in good), default=0),
+        "acceptance_length": good[-1].get("acceptance_length") if good else None,
         "engine": good[-1].get("engine") if good else None,
         "engine_start_s": good[-1].get("engine_start_s") if good else None,
         "profile": mine[-1].get("profile"),

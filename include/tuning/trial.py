@@ -74,6 +74,7 @@ def measure(engine: Engine, requests: Sequence[Request], cell: dict[str, Any] | 
         "peak_gpu_memory_mb": metrics.peak_gpu_memory_mb,
         "kv_cache_use_peak": metrics.kv_cache_use_peak,
         "preemptions": metrics.preemptions,
+        "acceptance_length": metrics.acceptance_length,
     }
 
 

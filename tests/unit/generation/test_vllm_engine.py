@@ -63,6 +63,8 @@ def test_counters_are_counted_from_the_engines_own_start() -> None:
         SimpleNamespace(name="vllm:prefix_cache_queries", value=500),
         SimpleNamespace(name="vllm:prefix_cache_hits", value=300),
         SimpleNamespace(name="vllm:num_preemptions", value=2),
+        SimpleNamespace(name="vllm:spec_decode_num_drafts", value=10),
+        SimpleNamespace(name="vllm:spec_decode_num_accepted_tokens", value=15),
         SimpleNamespace(name="vllm:kv_cache_usage_perc", value=0.25),
         SimpleNamespace(name="vllm:time_to_first_token_seconds", sum=1.0),
     ]
@@ -70,6 +72,8 @@ def test_counters_are_counted_from_the_engines_own_start() -> None:
     metrics = engine.metrics()
     assert (metrics.prefix_cache_queries, metrics.prefix_cache_hits, metrics.preemptions) == (400, 300, 2)
     assert metrics.kv_cache_use_peak == 0.25
+    assert metrics.acceptance_length == 2.5
+    assert EngineMetrics(drafts=0).acceptance_length is None
 
 
 def test_a_silent_engine_counts_as_dead() -> None:

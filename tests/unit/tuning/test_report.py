@@ -44,7 +44,7 @@ def row(base: EngineProfile, name: str, rate: float, cell: tuple[int, int, int, 
         "cell": dict(zip(names, cell, strict=True)) if cell else None, "requests": count, "errors": 0,
         "seconds": round(count / rate, 3), "requests_per_s": rate, "prompt_tokens": 400 * count,
         "cached_tokens": 150 * count, "output_tokens": 60 * count, "latency_p50_s": 1.0, "latency_p95_s": 7.25,
-        "peak_gpu_memory_mb": 102_400, "preemptions": 3, "engine_start_s": 41.5,
+        "peak_gpu_memory_mb": 102_400, "preemptions": 3, "acceptance_length": 1.75, "engine_start_s": 41.5,
         "engine": {"device": "NVIDIA H200", "dtype": "torch.bfloat16", "max_num_seqs": 1024},
         "profile": base.model_dump(mode="json"),
     } | more  # fmt: skip
@@ -107,6 +107,7 @@ def test_the_summary_says_what_the_result_says(folder: Path) -> None:
     assert cells(page, "peak GPU memory, GiB")[1] == "100"
     assert cells(page, "p95 seconds to an answer")[1] == "7.25"
     assert cells(page, "preemptions since engine start")[1] == "3"
+    assert cells(page, "tokens a step, speculative decoding")[1] == "1.75"
     assert cells(page, "engine start, seconds")[1] == "41.5"
     shares = [f"{100 * column['roofline_share']:.1f}%" for column in columns]
     assert cells(page, "share of the roofline")[1:] == shares
