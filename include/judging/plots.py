@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from include.judging.agreement import Comparison
@@ -47,7 +48,7 @@ def stacked_plot(rows: Mapping[str, Mapping[str, float]], xlabel: str, grey: str
     """A bar for each row from the top, stacked by its parts; the part named `grey` is what the others leave."""
     figure, axis = new_figure(size=(SIZE[0], 1.6 + (0.6 if len(rows) < 4 else 0.35) * len(rows)))
     places, left = list(range(len(rows))), [0.0] * len(rows)
-    colours = iter(COLOURS[1:] * (1 + sum(map(len, rows.values()))))
+    colours = cycle(COLOURS[1:])
     parts = list(dict.fromkeys(part for each in rows.values() for part in each))
     for part in parts:
         widths = [each.get(part, 0.0) for each in rows.values()]
