@@ -44,7 +44,7 @@ class Promotion(Frozen):
         """The configured profile, run the promoted way."""
         return EngineProfile.model_validate(configured.model_dump() | self.profile.model_dump(include=_TUNED))
 
-    def promised(self) -> float | None:
+    def tuned_rate(self) -> float | None:
         """Requests a second that tuning measured of this profile, the median of its finalist; None where no evidence says."""
         profile, result = self.profile.model_dump(mode="json"), self.evidence.get("result") or {}
         for row in result.get("finalists", ()):

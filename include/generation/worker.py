@@ -165,7 +165,7 @@ def _finish(worker: BinWorker, session: Session) -> dict[str, Any]:
         "device_s": device_seconds(store.read_json(path), report),
         "engine_profile": worker.profile.name,
         "promotion": worker.promotion.version if worker.promotion else None,
-        "promised_requests_per_s": worker.promotion.promised() if worker.promotion else None,
+        "tuned_requests_per_s": worker.promotion.tuned_rate() if worker.promotion else None,
     }
     if session.tally.requests and manifest["requests_per_s"]:
         start, rate = manifest["engine_start_s"], manifest["requests_per_s"]

@@ -89,21 +89,21 @@ def funnel(run: Run, task: str, summary: Row) -> list[Row]:
 
 
 def throughput(manifests: Iterable[Row]) -> Row:
-    """The engines' rate against the promise of their promoted profiles, and their share of the roofline; None: not known.
+    """The engines' rate against the rate at which tuning measured their promoted profiles, and their share of the roofline; None: not known.
 
-    Seconds that the work would have taken as promised, or at the roof, over the seconds that it took.
+    Seconds that the work would have taken at that rate, or at the roof, over the seconds that it took.
     """
     busy = [m for m in manifests if m.get("busy_s") and m.get("requests")]
 
     def ratio(seconds: Sequence[tuple[float, float]]) -> float | None:
         return sum(best for best, _ in seconds) / sum(taken for _, taken in seconds) if seconds else None
 
-    under = [m for m in busy if m.get("promised_requests_per_s")]
-    promised = sum(m["requests"] / m["promised_requests_per_s"] for m in under)
+    under = [m for m in busy if m.get("tuned_requests_per_s")]
+    expected = sum(m["requests"] / m["tuned_requests_per_s"] for m in under)
     return {
-        "promise": sum(m["requests"] for m in under) / promised if under else None,
+        "tuned_rate": sum(m["requests"] for m in under) / expected if under else None,
         "rate": sum(m["requests"] for m in under) / sum(m["busy_s"] for m in under) if under else None,
-        "share": ratio([(m["requests"] / m["promised_requests_per_s"], m["busy_s"]) for m in under]),
+        "share": ratio([(m["requests"] / m["tuned_requests_per_s"], m["busy_s"]) for m in under]),
         "promotions": sorted({str(m["promotion"]) for m in under}),
         "roofline_share": ratio(
             [(m["roofline_share"] * m["busy_s"], m["busy_s"]) for m in busy if m.get("roofline_share") is not None]

@@ -42,7 +42,7 @@ def _throughput(run: Run, task: str) -> dict[str, Any]:
         "output_tokens": int(total("output_tokens")),
         "prefix_cache_hit_rate": round(sum(r * w for r, w in weighted) / tokens, 4) if tokens else None,
         "engine_starts": int(total("engine_starts")),
-        "engine_start_seconds": round(total("engine_start_s"), 1),
+        "engine_start_seconds": round(sum(m["engine_start_s"] or 0.0 for m in done if m.get("engine_starts")), 1),
         "bins": len(bins),
         "bins_without_result": sum(not m for m in bins),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from include.judging.costs import price_per_million
 from include.numerals import number, percent
+from include.settings import EngineProfile
 from include.tuning.plan import TuningSettings
 from include.tuning.run import ratio
 
@@ -169,7 +170,7 @@ def cost_table(columns: Sequence[Row], tuning: TuningSettings, hosted: float) ->
     found = []
     for row in columns:
         if rate := row["requests_per_s"]:
-            gpus = int(((row.get("profile") or {}).get("engine_args") or {}).get("tensor_parallel_size") or 1)
+            gpus = EngineProfile.model_validate(row["profile"]).devices
             price = price_per_million(tuning.gpu_hour_price, gpus, rate)
             need = math.ceil(tuning.listings_per_day / 86_400 / rate) * gpus
             times = hosted / price if hosted and price else None

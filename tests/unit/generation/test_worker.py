@@ -325,7 +325,7 @@ def test_the_promoted_profile_answers_and_the_manifest_says_so(tmp_path: Path, m
     version = promotions.promote(settings, "stub", device_name(), faster, {"result": {"finalists": rows}}, "ann")
     manifest, engines = generate(run, say("cup"))
     assert (manifest["promotion"], manifest["engine_profile"]) == (version, "stub")
-    assert manifest["promised_requests_per_s"] == 3.5
+    assert manifest["tuned_requests_per_s"] == 3.5
     assert (engines.opened[0].profile, engines.opened[0].widest) == (faster, 9)
     assert scope_of(settings, "title") == stale_by  # no listing becomes stale
     task = settings.task("title")
@@ -334,7 +334,7 @@ def test_the_promoted_profile_answers_and_the_manifest_says_so(tmp_path: Path, m
 
     promotions.roll_back(settings, "stub", device_name())
     manifest, _ = generate(run, say("mug"))
-    assert (manifest["promotion"], manifest["promised_requests_per_s"]) == (None, None)
+    assert (manifest["promotion"], manifest["tuned_requests_per_s"]) == (None, None)
 
 
 MARK = "Zanzibar clove marker"

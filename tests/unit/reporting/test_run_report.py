@@ -110,22 +110,22 @@ def test_a_warehouse_that_is_away_is_told_and_costs_nothing_else(tmp_path: Path)
     assert "No earlier run is known" in page
 
 
-def test_throughput_stands_beside_the_promise_of_the_promoted_profile(tmp_path: Path) -> None:
+def test_throughput_stands_beside_the_tuned_rate_of_the_promoted_profile(tmp_path: Path) -> None:
     run = finished_run(tmp_path, DAY)
-    assert "No promise: no bin ran on a promoted profile" in words(page_of(run))
-    change(run, "generate", 0, promised_requests_per_s=3.0, promotion="v<7>", roofline_share=0.25)
+    assert "No tuned rate: no bin ran on a promoted profile" in words(page_of(run))
+    change(run, "generate", 0, tuned_requests_per_s=3.0, promotion="v<7>", roofline_share=0.25)
     page = words(page_of(run))
-    assert "Promise of the tuned profile: 3 requests a second; reached 2.5, 83.3% of it (promotion v<7>)" in page
+    assert "Tuned rate of the promoted profile: 3 requests a second; reached 2.5, 83.3% of it (promotion v<7>)" in page
     assert "Share of the roofline: 25.0%" in page
 
 
 def test_shares_of_several_bins_are_weighted_by_time() -> None:
-    fast = {"requests": 100, "busy_s": 10.0, "promised_requests_per_s": 10.0, "roofline_share": 0.5, "promotion": "a"}
-    slow = {"requests": 100, "busy_s": 40.0, "promised_requests_per_s": 5.0, "roofline_share": 0.1, "promotion": "b"}
+    fast = {"requests": 100, "busy_s": 10.0, "tuned_requests_per_s": 10.0, "roofline_share": 0.5, "promotion": "a"}
+    slow = {"requests": 100, "busy_s": 40.0, "tuned_requests_per_s": 5.0, "roofline_share": 0.1, "promotion": "b"}
     unknown = {"requests": 900, "busy_s": 9.0, "roofline_share": None}
     found = figures.throughput([fast, slow, unknown, {"requests": 0, "busy_s": 0.0}])
     assert found["share"] == (10 + 20) / 50
-    assert found["promise"] == pytest.approx(200 / 30)
+    assert found["tuned_rate"] == pytest.approx(200 / 30)
     assert (found["rate"], found["roofline_share"]) == (4.0, (5 + 4) / 50)
 
 
