@@ -1,13 +1,14 @@
-"""The refill window: every request answered once, the engine never fed beyond the window, nothing read ahead."""
+"""The refill window: every request answered once, the engine never fed beyond the window, one window read ahead."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from include.generation.engine import Output, Request
+from include.generation.engine import EngineDeadError, Output, Request
 from include.generation.window import run_window
 from tests.generating import StubEngine, profile, requests, say
 
@@ -29,7 +30,7 @@ def test_refill_tops_the_window_up_while_closed_empties_it_first() -> None:
     assert flights["closed"][:8] == [3, 2, 1, 0, 3, 2, 1, 0]
 
 
-def test_requests_are_read_only_as_far_as_the_window() -> None:
+def test_requests_are_read_one_window_ahead_at_most() -> None:
     read = []
 
     def source() -> object:
@@ -39,7 +40,7 @@ def test_requests_are_read_only_as_far_as_the_window() -> None:
 
     window = run_window(StubEngine(profile(), say("x")), source())  # type: ignore[arg-type]
     next(window)
-    assert len(read) == 4
+    assert len(read) == 8
 
 
 def test_what_is_asked_again_goes_first_and_counts_as_one_more_answer() -> None:
@@ -74,3 +75,30 @@ def test_a_refused_request_is_answered_and_leaves_its_place() -> None:
     assert len(outputs) == 5
     assert outputs["r1"] == replace(outputs["r1"], error="input_too_long")
     assert [o.error for o in outputs.values() if o.id != "r1"] == [""] * 4
+
+
+def test_an_emptied_window_is_sent_again_without_waiting_for_the_tokenizer() -> None:
+    events: list[str] = []
+
+    class Watched(StubEngine):
+        def encode(self, requests: Sequence[Request]) -> list[None]:
+            events.extend(f"encode {request.id}" for request in requests)
+            return [None] * len(requests)
+
+        def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
+            events.append(f"send {request.id}")
+            return super().submit(request, tokens)
+
+    engine = Watched(profile(submit="closed"), say("a mug"))
+    list(run_window(engine, requests(8)))
+    second = events.index("send r4")
+    assert events[second - 1] == "encode r7"  # the whole next window, before the first of it is sent
+    assert [event for event in events[second:] if event.startswith("encode")] == []
+
+
+def test_what_was_only_read_ahead_is_asked_again_after_the_engines_death() -> None:
+    again: deque[Request] = deque()
+    flight: dict[str, Request] = {}
+    with pytest.raises(EngineDeadError):
+        list(run_window(StubEngine(profile(), lambda _: None), requests(12), again=again, flight=flight))
+    assert (list(flight), [request.id for request in again]) == (["r0", "r1", "r2", "r3"], ["r4", "r5", "r6", "r7"])
