@@ -127,3 +127,24 @@ def test_structured_output_leaves_no_room_for_loops_of_whitespace() -> None:
     assert accepts(grammar, json.dumps({"faults": ["a"], "ok": "yes"}))
     assert not accepts(grammar, '{\n\n"faults": [], "ok": "yes"}')
     assert not accepts(grammar, '{"faults": [], "ok": "perhaps"}')
+
+
+def test_text_is_read_at_the_end_unless_something_watches_it_grow() -> None:
+    def finished(reason: str, ids: list[int], text: str = "") -> Any:
+        completion = SimpleNamespace(finish_reason=reason, token_ids=ids, text=text, logprobs=None)
+        return SimpleNamespace(
+            request_id="r", outputs=[completion], prompt_token_ids=[1], num_cached_tokens=0, finished=True
+        )
+
+    class Words:
+        def decode(self, ids: list[int], **how: bool) -> str:
+            assert how == {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+            return " ".join(map(str, ids))
+
+    engine = engine_around(None, _tokenizer=Words())
+    assert engine._output(finished("stop", [7, 8, 2])).text == "7 8"  # 2 ended it
+    assert engine._output(finished("length", [7, 8, 2])).text == "7 8 2"
+    assert engine._output(finished("stop", [7, 8], "as vLLM read it")).text == "as vLLM read it"
+    assert not engine._sampling_params({"max_tokens": 4}).detokenize
+    assert engine._sampling_params({"max_tokens": 4, "stop": ["\n"]}).detokenize
+    assert engine._sampling_params({"max_tokens": 4, "logprobs": 3}).detokenize
