@@ -18,7 +18,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from include.extraction import keys as keying
 from include.extraction.catalog import Window
@@ -40,6 +42,8 @@ MISSING_TEXT, DUPLICATE = "missing_text", "duplicate_listing"
 CHANGED_SINCE = "changed_since"
 _BATCHES_PER_COLLECTION = 8  # hardly anything of a batch is in a cycle
 _PARTS_PER_READER = 100_000  # part numbers of reader n start at n times this
+# Types whose representation is their whole value; another's may be a mere address, which some day another value has.
+_SHOWN_WHOLE = frozenset([str, type(None), int, float, bool, bytes, Decimal, UUID, dict, list])
 _NOTED_PER_READER = 200_000  # source hashes that one night adds to standing copy, each an update of a published row
 
 
@@ -230,11 +234,10 @@ class Reading:
                     task.refuse(bad)
             self._place(task, number, chosen, standings[len(refused) :])
 
-    def _glance(self, raw: object) -> _Row | None:
+    def _glance(self, raw: Any) -> _Row | None:
         """What a row tells before it is cleaned; None where only cleaning tells its key and its time."""
         if isinstance(raw, RowError):
             return None
-        assert isinstance(raw, Sequence)
         merchant_id, listing_id = as_text(raw[0]), as_text(raw[1])
         if not (is_plain(merchant_id) and is_plain(listing_id)):
             return None
@@ -243,7 +246,10 @@ class Reading:
             updated = to_utc(raw[8], self.run.spec.interval_start)
         except RowError:
             return None
-        row = repr(tuple(raw[:8])).encode()
+        values = tuple(raw[:8])
+        if not _SHOWN_WHOLE.issuperset(map(type, values)):
+            return None
+        row = repr(values).encode()
         hashes = [task.source_hash(merchant_id, listing_id, row) for task in self.tasks]
         return _Row(raw, merchant_id, listing_id, updated, hashes)
 
@@ -296,17 +302,15 @@ class Reading:
             if is_new:
                 kept.append(row)
             else:
-                listing = row.listing or self._cleaned(row.raw, row).listing
-                assert listing is not None
+                listing: Any = row.listing or self._cleaned(row.raw, row).listing
                 key = short_hash("\x1f".join(map(str, listing)))
                 refused.append(_Refused(*row[1:3], key, DUPLICATE, "another row of the source has the same key"))
         return kept
 
-    def _cleaned(self, raw: object, glance: _Row | None) -> _Row:
+    def _cleaned(self, raw: Any, glance: _Row | None) -> _Row:
         """The row with its listing. Raises RowError. One in which cleaning met something is never known, so that it counts."""
         if isinstance(raw, RowError):
             raise raw
-        assert isinstance(raw, Sequence)
         met, locale = self.cleaned.total(), self.pipeline.catalog.default_locale
         listing = to_listing(raw, absent_time=self.run.spec.interval_start, default_locale=locale, seen=self.cleaned)
         hashes = glance.hashes if glance and self.cleaned.total() == met else [""] * len(self.tasks)
@@ -324,11 +328,10 @@ class Reading:
                 task.place(row, *row.keys[number], row.hashes[number], standing, force=force)
 
 
-def _refused(error: RowError, raw: object) -> _Refused:
+def _refused(error: RowError, raw: Any) -> _Refused:
     if isinstance(raw, RowError):
         merchant_id, listing_id, content = raw.merchant_id, raw.listing_id, str(error)
     else:
-        assert isinstance(raw, Sequence)
         merchant_id, listing_id = (_identifier(as_text(value)) for value in raw[:2])
         content = "\x1f".join(map(as_text, raw))
     return _Refused(merchant_id, listing_id, short_hash(content), error.reason, str(error))

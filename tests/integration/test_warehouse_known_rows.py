@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from include.extraction import reading
+from include.extraction.catalog import Window
 from include.records import EndedCopy, QuarantinedRow
 from include.settings import FeedSettings, load_settings
 from include.warehouse.database import writing
@@ -152,7 +153,8 @@ def test_knowing_rows_changes_no_outcome(warehouse_url, tmp_path, monkeypatch, c
     finish(first, warehouse_url, refuse=["a-3"])
     finish(first, warehouse_url, "description", refuse=["b-4"], errored=["c-5"])
     pin("b", "b-5", "title", warehouse_url=warehouse_url)
-    write([*(line for line in MESSY if line[1] != "d-4"), ["d", "d-9", "Mug", "", STAMP]], NEXT)
+    later = [*MESSY[14][:4], "2026-03-09T10:00:00Z"]  # the same row, and out of this night's reach
+    write([*(line for line in MESSY if line[1] not in ("d-4", later[1])), later, ["d", "d-9", "Mug", "", STAMP]], NEXT)
     changes = {"opted_out_merchants": frozenset({"a"}), "holdout_share": {"d": 0.5}}
     found = outcome("again", **changes)
     known = len(cleaned)
@@ -160,3 +162,11 @@ def test_knowing_rows_changes_no_outcome(warehouse_url, tmp_path, monkeypatch, c
         patch.setattr(reading.Reading, "_known", lambda self, rows: set())
         assert outcome("again", **changes) == found
     assert known < len(cleaned) or spec == {"force": True}
+
+
+def test_a_value_that_shows_its_address_alone_is_never_known(tmp_path):
+    run = open_run(tmp_path)
+    glance = reading.Reading(run, Window(None, run.spec.interval_end), 1, "", None, 0)._glance
+    raw = ["m1", "l1", "Mug", "", "", "", "", "{}", STAMP]
+    assert glance(raw)
+    assert glance([*raw[:2], memoryview(b"Mug"), *raw[3:]]) is None
