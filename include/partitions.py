@@ -210,20 +210,22 @@ class Store:
     def read_rows(self, paths: str | Iterable[str], record: type[Row], batch_rows: int = 4096) -> Iterator[Row]:
         """Streams records from a folder or a list of parts, in order, holding one batch at a time.
 
-        Raises TornPartError when a part cannot be read.
+        A field that an older version's part lacks takes its default. Raises TornPartError when a part cannot be read.
         """
         convert = _converters(cast("type", record))
-        names = [f.name for f in dataclasses.fields(record)]  # type: ignore[arg-type]
+        fields = dataclasses.fields(record)  # type: ignore[arg-type]
+        needed = {f.name for f in fields if f.default is dataclasses.MISSING}
         for path in self.list(paths) if isinstance(paths, str) else paths:
             try:
                 with self.fs.open(self.path(path), "rb") as file:
                     part = pq.ParquetFile(file)
-                    if missing := [name for name in names if name not in part.schema_arrow.names]:
+                    names = [f.name for f in fields if f.name in part.schema_arrow.names]
+                    if missing := sorted(needed.difference(names)):
                         raise TornPartError(f"{self.path(path)} was written by another version: it has no {missing}")
                     for batch in part.iter_batches(batch_size=batch_rows, columns=names):
                         for values in batch.to_pylist():
-                            for name, change in convert.items():
-                                values[name] = change(values[name])
+                            for name in convert.keys() & values.keys():
+                                values[name] = convert[name](values[name])
                             yield record(**values)
             except FileNotFoundError:
                 raise

@@ -57,6 +57,17 @@ class WorkItem(Listing):
     text_id: str
     content_hash: str
     staleness_key: str
+    source_hash: str = ""  # of the row as it was delivered; empty for one that must be cleaned to be known
+
+
+@dataclass(frozen=True, slots=True)
+class SameCopy:
+    """A listing whose copy is current although its row was not recognised: with its hash the next read knows the row."""
+
+    merchant_id: str
+    listing_id: str
+    staleness_key: str
+    source_hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,20 @@ content_hash    what the prompt of one enhancement task uses: locale and plain t
 text_id         content and template, and the hosted route's name: listings that share it share one generation
 staleness_key   content, template and the lineage of the model that writes the listing, but not the engine profile: a
                 promotion rewrites nothing, and a listing that moves to the other route is rewritten
+source_hash     the row as it was delivered, and all that leads from it to the staleness key: rows of one source hash have
+                one staleness key, so that a row that comes again need not be cleaned to be known
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from pathlib import Path
 from typing import NamedTuple
+
+import regex
 
 from include.extraction.cleaning import plain_text
 from include.extraction.listings import CleanListing
@@ -19,6 +25,9 @@ from include.settings import PipelineSettings, RoutingSettings, Settings, digest
 
 _VISIBLE = re.compile(r"[^\W_]")  # a letter or digit of any script
 _SEPARATOR = "\x1f"  # never in cleaned text
+# What turns a row into its keys; a new version of it knows no row at first, and cleans and compares all of them.
+_RULES = [(Path(__file__).parent / name).read_text("utf-8") for name in ("cleaning.py", "listings.py", "keys.py")]
+_RULES += [unicodedata.unidata_version, regex.__version__]
 
 
 def short_hash(text: str) -> str:
@@ -57,6 +66,22 @@ def key_function(settings: Settings, task_name: str, route: int = 0) -> Callable
         return Keys(text_id, content_hash, state.hexdigest())
 
     return keys
+
+
+def source_hash_function(settings: Settings, task_name: str, route: int = 0) -> Callable[[bytes], str]:
+    """Source hash, 64 bits as hex, of a row's bytes; it is only ever compared with the one hash of the same listing."""
+    task, locale = settings.task(task_name), settings.pipeline.catalog.default_locale
+    lineage = settings.engines[task.routes[route]].lineage
+    start = blake2b(
+        digest([_RULES, locale, task.prompt_fields, task.template_version, lineage]).encode(), digest_size=8
+    )
+
+    def source_hash(row: bytes) -> str:
+        state = start.copy()
+        state.update(row)
+        return state.hexdigest()
+
+    return source_hash
 
 
 def prompt_texts(listing: CleanListing) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -31,8 +32,7 @@ _keys = sa.Table(
     sa.Column("n", sa.Integer, nullable=False),
     sa.Column("merchant_id", key_text(), nullable=False),
     sa.Column("listing_id", key_text(), nullable=False),
-    sa.Column("enhancement_task", key_text(), nullable=False),
-    sa.Column("staleness_key", sa.Text, nullable=False),
+    sa.Column("mark", sa.Text, nullable=False),  # a staleness key or a source hash
     prefixes=["TEMPORARY"],
     postgresql_on_commit="DELETE ROWS",  # a truncation: deleted rows of a temporary table are never vacuumed
 )
@@ -40,23 +40,36 @@ _SCHEMA = pa.schema(
     [("n", pa.int32()), *[(c.name, pa.string()) for c in _keys.c if c.name != "n"]],
 )
 
-Key = tuple[str, str, str, str]  # merchant_id, listing_id, enhancement_task, staleness_key
+Key = tuple[str, str, str]  # merchant_id, listing_id, and the staleness key or source hash
+_live = sa.and_(listing_copy.c.retired_at.is_(None), listing_copy.c.arm == TREATMENT)
+
+
+def _same_key(table: sa.Table) -> sa.ColumnElement[bool]:
+    same = (table.c[name] == _keys.c[name] for name in ("merchant_id", "listing_id"))
+    return sa.and_(*same, table.c.enhancement_task == sa.bindparam("task"))
+
+
+def _unknown() -> sa.Select[int]:
+    known = sa.exists(
+        sa.select(sa.literal(1))
+        .where(
+            _same_key(listing_copy), _live, sa.not_(listing_copy.c.pinned), listing_copy.c.source_hash == _keys.c.mark
+        )
+        .correlate(_keys)
+    )
+    return sa.select(_keys.c.n).where(sa.not_(known))
 
 
 def _lookup() -> sa.Select[int, str]:
-    def same_key(table: sa.Table) -> sa.ColumnElement[bool]:
-        return sa.and_(*(table.c[name] == _keys.c[name] for name in ("merchant_id", "listing_id", "enhancement_task")))
-
     copy, refused = listing_copy, quarantine
-    live = sa.and_(copy.c.retired_at.is_(None), copy.c.arm == TREATMENT)
     standing = sa.case(
         (copy.c.pinned, Standing.PINNED.value),
-        (sa.and_(live, copy.c.staleness_key == _keys.c.staleness_key), Standing.CURRENT.value),
+        (sa.and_(_live, copy.c.staleness_key == _keys.c.mark), Standing.CURRENT.value),
         (copy.c.arm == HOLDOUT, Standing.HOLDOUT.value),
-        (refused.c.staleness_key == _keys.c.staleness_key, Standing.QUARANTINED.value),
+        (refused.c.staleness_key == _keys.c.mark, Standing.QUARANTINED.value),
         else_=Standing.NEW.value,
     )
-    joined = _keys.outerjoin(copy, same_key(copy)).outerjoin(refused, same_key(refused))
+    joined = _keys.outerjoin(copy, _same_key(copy)).outerjoin(refused, _same_key(refused))
     found = sa.select(_keys.c.n, standing.label("standing")).select_from(joined).subquery()
     return sa.select(found.c.n, found.c.standing).where(found.c.standing != Standing.NEW.value)
 
@@ -91,7 +104,8 @@ class Lookup:
         self._connection = self._opened.__enter__()
         with self._connection.begin():
             _keys.create(self._connection)
-        self._statement = _lookup()
+            self.empty = self._connection.execute(sa.select(listing_copy.c.listing_id).limit(1)).first() is None
+        self._lookup, self._unknown = _lookup(), _unknown()
 
     def __enter__(self) -> Lookup:
         return self
@@ -101,17 +115,24 @@ class Lookup:
             _keys.drop(self._connection)
         self._opened.__exit__(None, None, None)
 
-    def standings(self, keys: Sequence[Key]) -> list[Standing]:
-        """The standing of each key, in order."""
+    def standings(self, task: str, keys: Sequence[Key]) -> list[Standing]:
+        """The standing of each key under its staleness key, in order."""
         found = [Standing.NEW] * len(keys)
+        for n, standing in self._ask(self._lookup, task, keys):
+            found[n] = _BY_VALUE[standing]
+        return found
+
+    def unknown(self, task: str, keys: Sequence[Key]) -> set[int]:
+        """Places of the keys that have no current, unpinned copy of the same source hash."""
+        return {n for (n,) in self._ask(self._unknown, task, keys)}
+
+    def _ask(self, question: sa.Executable, task: str, keys: Sequence[Key]) -> Sequence[Any]:
         if not keys:
-            return found
+            return []
         columns = [pa.array(range(len(keys)), pa.int32())]
-        columns += [pa.array([key[i] for key in keys], pa.string()) for i in range(4)]
+        columns += [pa.array([key[i] for key in keys], pa.string()) for i in range(3)]
         with self._connection.begin():
             self._connection.execute(_keys.delete())
             plan_without(self._connection, "hashjoin", "mergejoin")
             insert_batch(self._connection, _keys, pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
-            for n, standing in self._connection.execute(self._statement):
-                found[n] = _BY_VALUE[standing]
-        return found
+            return self._connection.execute(question, {"task": task}).all()

@@ -25,6 +25,7 @@ from include.warehouse.publish import (
     end_copy,
     insert_for,
     lock_task,
+    note_hashes,
     provenance,
     same_listing,
     write_copy,
@@ -33,7 +34,7 @@ from include.warehouse.publish import (
 from include.warehouse.reconcile import reconcile
 from include.warehouse.revert import undo
 from include.warehouse.schema import TREATMENT, listing_copy, runs
-from include.warehouse.staging import LISTING, Staging
+from include.warehouse.staging import KINDS, LISTING, Staging
 
 __all__ = ["LoadRefusedError", "load", "reconcile"]
 
@@ -46,6 +47,7 @@ _COPY = (
     "text_id",
     "content_hash",
     "staleness_key",
+    "source_hash",
     "source_updated_at",
 )
 _REFUSED = ("merchant_id", "listing_id", "staleness_key", "stage", "reason", "detail", "output")
@@ -106,6 +108,12 @@ def _ended(run: Run, task: str) -> Iterator[pa.RecordBatch]:
     return run.store.read_batches(f"{run.work(task)}/ended", names)
 
 
+def _same(run: Run, task: str) -> Iterator[pa.RecordBatch]:
+    return run.store.read_batches(
+        f"{run.work(task)}/same", ["merchant_id", "listing_id", "staleness_key", "source_hash"]
+    )
+
+
 def _poison_into(poison: list[pa.RecordBatch]) -> Poisoned:
     def add(row: pa.RecordBatch, error: str) -> None:
         values = row.to_pylist()[0]
@@ -145,9 +153,8 @@ def load(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
     check_schema(warehouse_url)
     facts, counts = provenance(run, task), RunCounts.from_dict(gate["counts"])
     counts.check_closed()
-    copy, refused, ended = (
-        Staging(kind, run.spec.run_id, task, warehouse_url) for kind in ("copy", "quarantine", "ended")
-    )
+    staged = {kind: Staging(kind, run.spec.run_id, task, warehouse_url) for kind in KINDS}
+    copy = staged["copy"]
     poison: list[pa.RecordBatch] = []
 
     def stage() -> int:
@@ -165,12 +172,13 @@ def load(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
     counts.accepted -= len(poison)
     if poison:
         counts.quarantine(POISONED, len(poison))
-    retried(lambda: refused.fill(_refused(run, task, poison), _refuse))
-    retried(lambda: ended.fill(_ended(run, task), _refuse))
+    retried(lambda: staged["quarantine"].fill(_refused(run, task, poison), _refuse))
+    retried(lambda: staged["ended"].fill(_ended(run, task), _refuse))
+    retried(lambda: staged["same"].fill(_same(run, task), _refuse))
     clock.append(time.monotonic())
     audit = audit_staging(copy, run.spec.run_id, copy.rows, warehouse_url)
     clock.append(time.monotonic())
-    result = retried(lambda: _publish(run, task, facts, counts, (copy, refused, ended), warehouse_url))
+    result = retried(lambda: _publish(run, task, facts, counts, staged, warehouse_url))
     clock.append(time.monotonic())
     manifest = {
         "accepted": counts.accepted,
@@ -207,17 +215,17 @@ def audit_staging(staging: Staging, run_id: str, rows: int, warehouse_url: str) 
 
 
 def _publish(
-    run: Run, task: str, facts: Provenance, counts: RunCounts, staged: tuple[Staging, Staging, Staging], url: str
+    run: Run, task: str, facts: Provenance, counts: RunCounts, staged: dict[str, Staging], url: str
 ) -> dict[str, Any]:
     """The publishing transaction, whole: safe to run again after any error."""
-    copy, refused, ended = staged
+    copy = staged["copy"]
     extracted = run.store.read_json(run.manifest(task, "extract"))
     with writing(url) as connection:
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("SET LOCAL work_mem = '128MB'")
         plan_without(connection, "hashjoin")  # the others keep the key order that rows are written in
         lock_task(connection, task)
-        if any(staging.is_lost(connection) for staging in staged):
+        if any(staging.is_lost(connection) for staging in staged.values()):
             raise LoadRefusedError(
                 f"{task}: the staging tables were emptied by a crash of the database; nothing was published: run the load again"
             )
@@ -226,8 +234,9 @@ def _publish(
         written = write_copy(connection, copy, facts, now)
         # Rows that are stale, or written by an earlier attempt, are not written: only then does it take a look to count.
         loaded = written if written == copy.rows else count_loaded(connection, copy, facts)
-        ends = end_copy(connection, ended, facts, now)
-        quarantined = write_quarantine(connection, refused, copy, facts, now)
+        ends = end_copy(connection, staged["ended"], facts, now)
+        quarantined = write_quarantine(connection, staged["quarantine"], copy, facts, now)
+        note_hashes(connection, staged["same"], facts)
         finished = counts.errored == 0 and extracted.get("complete", False)
         values = {
             "partition_date": run.spec.partition_date,

@@ -232,6 +232,15 @@ def write_quarantine(
     return written
 
 
+def note_hashes(connection: sa.Connection, same: Staging, facts: Provenance) -> None:
+    """Copy that is still current takes the hash of the row that it was found current for."""
+    if same.rows:
+        new = same.table.c
+        old, pairs = listing_copy.c, same_listing(listing_copy, same.table, facts.enhancement_task)
+        current = sa.and_(_live(), old.staleness_key == new.staleness_key, old.source_hash != new.source_hash)
+        connection.execute(listing_copy.update().where(pairs, current).values(source_hash=new.source_hash))
+
+
 def count_loaded(connection: sa.Connection, staging: Staging, facts: Provenance) -> int:
     """Staged listings whose copy of this run is, or was until a newer run came, in the warehouse."""
 

@@ -13,7 +13,7 @@ from include.warehouse.database import connect, retried, writing
 from include.warehouse.leases import release
 from include.warehouse.publish import Provenance, provenance
 from include.warehouse.schema import REVERTED, TREATMENT, copy_history, listing_copy, quarantine, runs
-from include.warehouse.staging import Staging
+from include.warehouse.staging import KINDS, Staging
 
 
 def read_back(facts: Provenance, url: str) -> tuple[dict[str, int], bool]:
@@ -94,7 +94,7 @@ def reconcile(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
             )
 
     retried(mark_published)
-    for kind in ("copy", "quarantine", "ended"):
+    for kind in KINDS:
         Staging(kind, run.spec.run_id, task, warehouse_url).drop()
     release(run, task, warehouse_url=warehouse_url)
     result = {"status": "published", **found}

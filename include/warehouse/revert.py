@@ -51,7 +51,8 @@ def undo(
     insert = insert_for(connection, listing_copy).from_select(
         [*names, "published_at"], previous.order_by(*(ended.c[name] for name in KEY))
     )
-    changed = {name: insert.excluded[name] for name in COPY_NAMES if name not in KEY} | {"retired_at": None}
+    changed = {name: insert.excluded[name] for name in COPY_NAMES if name not in KEY}
+    changed |= {"retired_at": None, "source_hash": ""}
     restored = touched(
         connection, insert.on_conflict_do_update(index_elements=[listing_copy.c[name] for name in KEY], set_=changed)
     )

@@ -60,6 +60,8 @@ listing_copy = sa.Table(
     *_copy_columns(primary_key=True),
     sa.Column("pinned", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("retired_at", UtcDateTime),  # the copy is no longer live; the row stays as a guard against older runs
+    # Of a source row that is known to lead to `staleness_key`; empty: none is, so the row is cleaned and compared.
+    sa.Column("source_hash", sa.Text, nullable=False, server_default=""),
     sa.Index("ix_listing_copy_run_id", "run_id"),
 )
 

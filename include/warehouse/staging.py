@@ -24,6 +24,7 @@ _COLUMNS: dict[str, list[tuple[str, Any]]] = {
         ("text_id", sa.Text),
         ("content_hash", sa.Text),
         ("staleness_key", sa.Text),
+        ("source_hash", sa.Text),
         ("judge_score", sa.Float),
         ("source_updated_at", UtcDateTime),
         ("model", sa.Text),
@@ -31,8 +32,10 @@ _COLUMNS: dict[str, list[tuple[str, Any]]] = {
         ("run_id", sa.Text),
     ],
     "quarantine": [(name, sa.Text) for name in ("staleness_key", "stage", "reason", "detail", "output")],
+    "same": [("staleness_key", sa.Text), ("source_hash", sa.Text)],
     "ended": [("locale", sa.Text), ("source_updated_at", UtcDateTime), ("reason", sa.Text)],
 }
+KINDS = tuple(_COLUMNS)
 
 
 class Staging:

@@ -157,6 +157,12 @@ def test_a_part_of_an_older_record_says_so(store: Store) -> None:
     with pytest.raises(TornPartError, match=r"written by another version: it has no .*finish_reason"):
         list(store.read_rows(["part.parquet"], Generation))
 
+    @dataclass(frozen=True)
+    class Newer(Older):
+        more: tuple[str, ...] = ("as before",)
+
+    assert list(store.read_rows(["part.parquet"], Newer)) == [Newer("a", "b")]
+
 
 def test_parts_are_chosen_by_all_of_their_metadata(store: Store) -> None:
     for name, fingerprint in (("a", "old"), ("b", "new"), ("c", "new")):

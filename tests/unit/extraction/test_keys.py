@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from include.extraction.cleaning import clean, plain_text
-from include.extraction.keys import in_holdout, key_function, prompt_texts, route_of, says_something, scope_of
+from include.extraction.keys import (
+    in_holdout,
+    key_function,
+    prompt_texts,
+    route_of,
+    says_something,
+    scope_of,
+    source_hash_function,
+)
 from include.extraction.listings import CleanListing
 from include.settings import RoutingSettings, Settings, TaskSettings, load_settings
 from tests.integration.warehouse_runs import DAY, moment
@@ -57,6 +65,20 @@ def test_model_lineage_makes_copy_stale_but_shares_the_prompt():
     other = keys_of(changed("engine", lineage="other-model"))
     assert other.staleness_key != keys_of().staleness_key
     assert other[:2] == keys_of()[:2]
+
+
+def test_rows_of_one_source_hash_have_one_staleness_key():
+    def hash_of(settings=SETTINGS, row=b"row"):
+        return source_hash_function(settings, "title")(row)
+
+    catalog = SETTINGS.pipeline.catalog.model_copy(update={"default_locale": "de-DE"})
+    pipeline = SETTINGS.pipeline.model_copy(update={"catalog": catalog})
+    different = [
+        changed("engine", lineage="other"), changed("task", template="description.j2"),
+        changed("task", prompt_fields=("title",)), SETTINGS.model_copy(update={"pipeline": pipeline}),
+    ]  # fmt: skip
+    assert len({hash_of(), hash_of(row=b"other"), *map(hash_of, different)}) == 6
+    assert hash_of(changed("task", sampling_params={"temperature": 0.7})) == hash_of()
 
 
 def test_engine_profile_and_sampling_rewrite_nothing():

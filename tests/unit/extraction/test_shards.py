@@ -54,7 +54,7 @@ def test_equal_texts_share_a_shard_and_nothing_is_lost(tmp_path):
     writer = ShardWriter(Store(str(tmp_path)), "title", shards=4, buffered_rows=10)
     for i in range(95):
         text_id = f"{i % 30:032x}"[::-1]
-        writer.write(("m", f"l{i}", "t", "d", "", "", "en-US", "{}", moment(DAY), text_id, "c", "s"))
+        writer.write(("m", f"l{i}", "t", "d", "", "", "en-US", "{}", moment(DAY), text_id, "c", "s", "h"))
     writer.flush()
     shards_of: dict[str, set[int]] = {}
     found = []
