@@ -93,7 +93,7 @@ class Checker:
         self.checks = tuple(v for v in active if not v.fatal)
         self.flags = frozenset[str]().union(*(v.flags for v in active))
         self.marks = _Marks(self.checks)
-        self.signs = {code: chr(code) if self.marks[chr(code)] else None for code in range(128)}  # ASCII that matters
+        self.plain = bytes(code for code in range(128) if not self.marks[chr(code)])  # ASCII that calls for no check
         self.called_for = lru_cache(maxsize=4096)(self._called_for)
         self.context = TaskContext(
             field=task.output_field,
@@ -134,7 +134,7 @@ class Checker:
         if not text:  # a task that has disabled `empty_output`
             return Outcome(text, (), repairs, ())
         marks, known = 0, self.marks
-        for char in set(text.translate(self.signs) if text.isascii() else text):
+        for char in set(text.encode().translate(None, self.plain).decode() if text.isascii() else text):
             marks |= known[char]
         found = [(v, holds) for check, v in self.called_for(marks) if (holds := check(view))]
         if not found:

@@ -13,7 +13,6 @@ from include.validation.registry import validator
 from include.validation.units import IDIOM, WORD_NUMBERS
 from include.validation.view import View, words_of
 
-_DIGIT = re.compile(r"\d")
 _COUNT_WORDS = re.compile(
     r"\b(?:pack|set|box) (?:of|de) ([^\W\d_]{2,12})\b|\b([^\W\d_]{3,9})[- ](?:packs?|pieces?|pcs|count)\b"
 )
@@ -28,9 +27,8 @@ def numbers(view: View) -> list[str]:
     unit that the source does not give it; a mix of letters and digits (WH-1000XM4) that the source does not hold, spaces
     and hyphens aside."""
     wrong = {"number_not_in_source"} if _has_new_count_word(view) else set()
-    if _DIGIT.search(view.output) is not None:
-        for quantity in unproven_quantities(view.output, view.tokens, view.source.lower, view.source.locale):
-            wrong.update(_problems(quantity, view.source.numbers))
+    for quantity in unproven_quantities(view.output, view.tokens, view.source.lower, view.source.locale):
+        wrong.update(_problems(quantity, view.source.numbers))
     return [code for code in ("number_not_in_source", "unit_changed", "model_not_in_source") if code in wrong]
 
 
@@ -50,7 +48,7 @@ def _problems(quantity: Quantity, source: SourceNumbers) -> list[str]:
 
 def _has_new_count_word(view: View) -> bool:
     """ "Pack of three" or "six-piece" where the source has neither the word nor the number."""
-    if not any(map(view.lower.__contains__, _COUNT_HINTS)) or _NUMBER_WORDS.isdisjoint(view.words):
+    if _NUMBER_WORDS.isdisjoint(view.words) or not any(map(view.lower.__contains__, _COUNT_HINTS)):
         return False
     for of, before in _COUNT_WORDS.findall(view.lower):
         values = WORD_NUMBERS.get(of or before, ())

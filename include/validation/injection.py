@@ -68,7 +68,8 @@ def foreign_url(view: View) -> bool:
     """A link, mail address or telephone number that the source does not hold."""
     text, said = view.lower, view.source.lower
     for wanted, pattern in (
-        ("://" in text or _DOTTED.search(text), _URL), ("@" in text, _EMAIL), (_PHONE_TAIL.search(text), _PHONE)
+        ("://" in text or ("." in text and _DOTTED.search(text)), _URL), ("@" in text, _EMAIL),
+        (_PHONE_TAIL.search(text), _PHONE)
     ):  # fmt: skip
         if wanted and any(
             m.group().rstrip(".,;:!?") not in said for m in islice(pattern.finditer(text), _MOST_ADDRESSES)

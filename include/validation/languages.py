@@ -158,15 +158,18 @@ def _strange_letters(languages: list[int]) -> re.Pattern[str] | None:
 @validator("language_switch")
 def language_switch(view: View) -> bool:
     """The output, or a good part of it, is in another language or script than the source."""
-    least = view.settings.min_letters_for_language
-    if not view.source.text.isascii() and _OTHER_SCRIPT.search(view.source.text) is not None:
+    least, ascii_source = view.settings.min_letters_for_language, view.source.text.isascii()
+    if ascii_source and len(view.output) < least:
+        return False
+    letters = sum(map(len, view.novel_words))
+    if letters < min(least, _MIN_SWITCHED_LETTERS):  # too few for either look
+        return False
+    if not ascii_source and _OTHER_SCRIPT.search(view.source.text) is not None:
         leading = view.source.scripts.most_common(1)
         if leading and leading[0][0] != "LATIN":
             latin = sum(len(word) for word in view.novel_words if word[0].isascii())
             return latin >= max(_MIN_SWITCHED_LETTERS, 0.3 * sum(map(len, view.words)))
-    if len(view.output) < least or sum(map(len, view.novel_words)) < least:
-        return False
-    own = _source_languages(view)
+    own = _source_languages(view) if letters >= least else frozenset()
     if not own:
         return False
     words, counts, lead = _doubtful(view, own)

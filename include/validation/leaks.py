@@ -43,7 +43,11 @@ _META = re.compile(
     r"|(?:bien sûr|natürlich|selbstverständlich|claro|por supuesto|certo|certamente|natuurlijk|gerne)[!,.:]\s"
     r")",
 )
-# What the pattern below always holds, so that most texts need only these searches.
+# What the pattern below always holds, so that most texts need only a look at their words.
+_META_WORDS = frozenset({
+    "know", "hope", "feel", "anything", "note", "ai", "language", "i", "title", "description", "rewrite", "listing", "would", "count",
+    "markdown", "explanation", "reasoning", "changes", "rationale",
+})  # fmt: skip
 _META_HINTS = (
     " i ", " i'", " i’", "let me know", "hope th", "feel free", "anything else", "note that", "as an ai", "language model", "title ",
     "description ", "listing ", "would you like", " count:", "markdown", "\n",
@@ -75,8 +79,8 @@ def template_leak(view: View) -> bool:
         found = _PLACEHOLDER.search(text)
         if found is not None and found.group() not in view.source.lower:
             return True
-    if len(tokens) < 6 or view.task.starts.isdisjoint(zip(tokens[::3], tokens[1::3], tokens[2::3], strict=False)):
-        return False
+    if len(tokens) < 6 or view.task.starts.isdisjoint(zip(tokens[::4], tokens[1::4], tokens[2::4], strict=False)):
+        return False  # six words hold one of every four such runs
     runs = zip(tokens, tokens[1:], tokens[2:], tokens[3:], tokens[4:], tokens[5:], strict=False)
     return any(" ".join(run) not in view.source.lower for run in told.intersection(runs))
 
@@ -86,7 +90,7 @@ def meta_text(view: View) -> bool:
     """Talk about the answer ("Here is the rewritten title:", "Sure!") that the source does not hold."""
     text = view.lower
     found = _META.match(text)
-    if found is None and any(map(text.__contains__, _META_HINTS)):
+    if found is None and not _META_WORDS.isdisjoint(view.words) and any(map(text.__contains__, _META_HINTS)):
         found = _META_ANYWHERE.search(text)
     return found is not None and found.group().strip() not in view.source.lower
 
@@ -94,8 +98,10 @@ def meta_text(view: View) -> bool:
 @validator("banned_term")
 def banned_term(view: View) -> bool:
     """A term that the task's settings ban for this merchant or for all."""
+    banned, text = view.task.banned, view.lower
     for owner in (view.source.merchant_id, "*"):
-        terms, pattern = view.task.banned.get(owner, ((), None))
-        if pattern is not None and any(map(view.lower.__contains__, terms)) and pattern.search(view.lower):
-            return True
+        if owner in banned:
+            terms, pattern = banned[owner]
+            if any(map(text.__contains__, terms)) and pattern.search(text):
+                return True
     return False

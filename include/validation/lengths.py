@@ -6,8 +6,7 @@ from include.validation.counting import WIDE, count_sentences, count_words, is_u
 from include.validation.registry import validator
 from include.validation.view import View
 
-_TERMINATORS = ".!?\n"
-_OTHER_TERMINATORS = "…。！？؟।"
+_TERMINATORS = ".!?\n…。！？؟।"
 
 
 @validator("too_short", "too_long", "too_few_words", "too_many_words", "too_few_sentences", "too_many_sentences")
@@ -28,9 +27,8 @@ def lengths(view: View) -> list[str]:
         elif most is not None and count > most:
             found.append("too_many_words")
     least, most = limits.min_sentences, limits.max_sentences
-    ends = _TERMINATORS if text.isascii() else _TERMINATORS + _OTHER_TERMINATORS
     # The text is not empty, so it has one, and it has at most one more than terminators.
-    if least > 1 or (most is not None and sum(map(text.count, ends)) >= most):
+    if least > 1 or (most is not None and sum(map(text.count, _TERMINATORS)) >= most):
         count = max(1, count_sentences(text))
         if count < least:
             found.append("too_few_sentences")

@@ -63,6 +63,8 @@ by_pattern(
 @validator("markdown_bullets", when=r"\-*+•·‣◦▪–\n")
 def markdown_bullets(view: View) -> bool:
     """A line that starts as a list item where the source's lines do not, or two ordinal lines. `-20 °C` is none."""
+    if "\n" not in view.output and view.output[0].isalnum():
+        return False
     marks = set(_BULLET.findall(view.output))
     if marks and (not marks.isdisjoint("-*") or not marks.issubset(_BULLET.findall(view.source.text))):
         return True

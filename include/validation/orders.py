@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from include.validation.phrases import any_of
+
 # An order holds one of these; looking for them first spares nearly every text the pattern.
-_HINTS = (
+_HINTS = any_of(
     "ignor", "disregard ", "forget ", "override ", "bypass ", "answer ", "respond ", "reply ", " only:", " only th", ' only "',
     " only “", "nothing but", "you are no", " prompt", "new instruction", "act as ", "ehave as ", "do not follow", "oublie",
     "vergiss", "olvida", "negeer", "dimentica",
@@ -26,7 +28,7 @@ ORDER = re.compile(  # over lower-case text
 
 def may_order(lower: str) -> bool:
     """Whether a text (lower case) is worth a closer look."""
-    return any(map(lower.__contains__, _HINTS))
+    return _HINTS.search(lower) is not None
 
 
 def has_order(lower: str) -> bool:

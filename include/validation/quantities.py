@@ -289,6 +289,8 @@ def _all_literal(tokens: list[str], source: str) -> bool:
         for i, t in enumerate(tokens)
         if not t.isalpha() and (t[0].isdecimal() or t[-1].isdecimal() or _DIGIT.search(t))
     }
+    if not pieces:
+        return True
     if len(pieces) > _MOST_UNPROVEN or len(source) > _LONG_SOURCE:
         return False
     padded = f" {source} ".replace("\n", " ")

@@ -69,12 +69,15 @@ def repetition(view: View) -> bool:
 def char_repetition(view: View) -> bool:
     """One character in a long run, or a short string four times running without spaces (also in scripts without spaces)."""
     # A run of eight in a shorter piece goes over its middle; either fault says at least six of its characters again.
-    long = [t for t in view.tokens if len(t) > 8 and (len(t) >= _TIGHT_TOKEN or t[7] == t[8] or t[7] == t[6])]
-    return any(
-        len(token) - len(set(token)) > 5
-        and (_RUN.search(token) or (len(token) >= _TIGHT_TOKEN and _TIGHT.search(token)))
-        for token in long
-    )
+    for token in view.tokens:
+        if (
+            len(token) > 8
+            and (len(token) >= _TIGHT_TOKEN or token[7] == token[8] or token[7] == token[6])
+            and len(token) - len(set(token)) > 5
+            and (_RUN.search(token) or (len(token) >= _TIGHT_TOKEN and _TIGHT.search(token)))
+        ):
+            return True
+    return False
 
 
 @validator("copied_through")

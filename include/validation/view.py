@@ -129,7 +129,7 @@ def _plain(attributes: str) -> str:
         return ""
     try:
         pairs = from_json(attributes)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: text with lone surrogates
         return attributes
     return "; ".join([f"{k}: {v}" for k, v in pairs.items()]) if isinstance(pairs, dict) else str(pairs)
 
@@ -155,11 +155,8 @@ class View:
         self.settings = task.settings
         self.answered = answered  # False: thinking was on and never ended
         self.lower = output.lower()
-
-    @lazy
-    def tokens(self) -> list[str]:
-        """Whitespace-separated pieces, lower case."""
-        return self.lower.split()
+        self.tokens = self.lower.split()
+        self.words = words_of(self.lower)  # runs of letters
 
     @lazy
     def pairs(self) -> set[tuple[str, str]]:
@@ -167,19 +164,10 @@ class View:
         return set(pairwise(self.tokens))
 
     @lazy
-    def words(self) -> list[str]:
-        """Runs of letters, lower case."""
-        return words_of(self.lower)
-
-    @lazy
     def novel_words(self) -> list[str]:
         """The output's words that the source does not hold, not even as a part of a word."""
-        source, text = self.source, self.lower
-        if len(source.lower) < 4 * len(text):  # a set of the source's pieces costs less than many searches
-            said = frozenset(source.lower.split())
-            text = " ".join([token for token in self.tokens if token not in said])
-        known = source.lower if len(source.lower) <= _LONG_SOURCE else source.words
-        return [word for word in words_of(text) if word not in known]
+        known = self.source.lower if len(self.source.lower) <= _LONG_SOURCE else self.source.words
+        return [word for word in self.words if word not in known]
 
     def invents(self, pattern: re.Pattern[str] | regex.Pattern[str]) -> bool:
         """Whether the pattern's first match in the output is absent from the source, letter for letter."""

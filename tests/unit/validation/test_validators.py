@@ -8,11 +8,14 @@ from include.settings import load_settings
 from include.validation.characters import count_emoji
 from include.validation.checker import Checker, special_tokens
 from include.validation.counting import count_sentences, count_words
+from include.validation.leaks import _META_ANYWHERE, _META_WORDS
+from include.validation.orders import ORDER, may_order
+from include.validation.phrases import any_of
 from include.validation.quantities import number_values
 from include.validation.registry import validators
 from include.validation.repairs import repair, unquote
 from include.validation.repetition import has_loop, repeated_ngram_ratio
-from include.validation.view import Source
+from include.validation.view import Source, words_of
 from tests.validating import settings_with
 
 SETTINGS = load_settings()
@@ -295,3 +298,34 @@ def test_every_validator_says_what_it_looks_for():
 )
 def test_the_in_of_an_idiom_is_no_inch(output, source, caught):
     assert ("unit_changed" in reasons(output, source)) is caught
+
+
+PHRASES = ("ignor", "act as ", " only:", "you are no", "a", " “x”", "x|y.")
+
+
+@given(st.lists(st.sampled_from([*PHRASES, *"ignor act:.|xy “”\n"]), max_size=8).map("".join))
+def test_phrases_are_found_as_single_searches_find_them(text):
+    for phrase in PHRASES:
+        assert (any_of(phrase).search(text) is not None) == (phrase in text)
+    assert (any_of(*PHRASES[:4]).search(text) is not None) == any(phrase in text for phrase in PHRASES[:4])
+
+
+@given(st.from_regex(ORDER))
+def test_no_order_escapes_the_look_for_its_phrases(text):
+    assert may_order(text)
+
+
+@given(st.from_regex(_META_ANYWHERE))
+def test_no_meta_text_escapes_the_look_for_its_words(text):
+    assert "\n" in text or not _META_WORDS.isdisjoint(words_of(text))
+
+
+@pytest.mark.parametrize("words_before", range(6))
+def test_six_words_of_the_instructions_leak_wherever_they_stand(words_before):
+    run = " ".join(min(TITLE.context.instructions))
+    assert "template_leak" in reasons("Mug " * words_before + run)
+
+
+def test_attributes_with_lone_surrogates_are_text():
+    source = Source(title="Ceramic mug", attributes='{"colour": "\ud800 blue"}', locale="en-US")
+    assert "number_not_in_source" not in reasons("Ceramic mug, blue", source)
