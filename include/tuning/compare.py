@@ -84,43 +84,40 @@ def compare(
     A window of `generate` and `serve` answers at most `rounds` times itself: one at a time would take all day on a large file.
     Takes what `greedy_requests` and `common_profile` made.
     """
+    windows = {"generate": batches, "serve": concurrency, "offline": [profile.batch_size]}
+    if (widest := max([0, *(size for arm in arms if arm != "offline" for size in windows[arm])])) > len(requests):
+        raise SettingsError(
+            f"{widest} at a time never fills with {len(requests)} prompts: give more, or lower --batches and --concurrency"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_requests(folder / "workload.jsonl", requests)
     (folder / "measurements.jsonl").unlink(missing_ok=True)
     notebook, rows = Notebook(folder / "measurements.jsonl"), list[dict[str, Any]]()
-    windows = {"generate": batches, "offline": (profile.batch_size,), "serve": concurrency}
     found = {
         "date": datetime.now(UTC).isoformat(),
         "device": device_name(),
         "versions": versions(),
-        "profile": profile.model_dump(mode="json"),
         "prompts": len(requests),
+        "profile": profile.model_dump(mode="json"),
         "rows": rows,
     }
     for arm in arms:
-        with Trial(folder, arm, "compare", profile, notebook, arm=arm) as trial:
+        with Trial(folder, arm, "compare", profile, notebook) as trial:
+            trial.arm = arm
             for window in windows[arm]:
-                if arm != "offline" and window > len(requests):
-                    rows.append({"arm": arm, "window": window, "error": f"never full with {len(requests)} prompts"})
-                    continue
-                count = min(len(requests), rounds * window)
+                count = min(len(requests), len(requests) if arm == "offline" else rounds * window)
                 trial.measure(None if arm == "offline" else Window(window), count)
-                rows.append(_row(arm, window, notebook.rows[-1]))
+                rows.append({"arm": arm, "window": window} | _figures(notebook.rows[-1]))
         write_json(folder / "compare.json", found)
         write_comparison(folder)
     return found
 
 
-def _row(arm: str, window: int, measured: dict[str, Any]) -> dict[str, Any]:
-    if error := measured.get("error"):
-        return {"arm": arm, "window": window, "error": error}
-    kept = ("requests", "requests_per_s", "padded_share")
-    times = (f"{name}_{place}_s" for name in ("latency", "ttft") for place in ("p50", "p95"))
-    return {
-        "arm": arm,
-        "window": window,
-        **{name: measured.get(name) for name in (*kept, *times)},
-        "output_tokens_per_s": round(measured["output_tokens"] / measured["seconds"], 2),
-        "output_tokens_per_request": round(measured["output_tokens"] / measured["requests"], 2),
-        "engine_start_s": measured["engine_start_s"],
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    if row.get("error"):
+        return {"error": row["error"]}
+    names = ("latency_p50_s", "latency_p95_s", "ttft_p50_s", "ttft_p95_s", "padded_share", "requests", "requests_per_s")
+    return {name: row.get(name) for name in (*names, "engine_start_s")} | {
+        "output_tokens_per_s": row["output_tokens"] / row["seconds"],
+        "output_tokens_per_request": row["output_tokens"] / row["requests"],
     }

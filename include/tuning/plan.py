@@ -63,9 +63,6 @@ class Window:
 
     batch_size: int
 
-    def __str__(self) -> str:
-        return f"{self.batch_size} at a time"
-
 
 class Grid(Frozen):
     """Values of the coarse grid. `windows` are multiples of max_num_seqs: batch_size is never below it."""

@@ -25,7 +25,7 @@ from include.settings import EngineProfile
 from include.tuning.workload import describe
 
 WARM_UP = 64
-Measure = Callable[[dict[str, Any] | None, int], dict[str, Any]]  # of a cell and a number of requests
+Measure = Callable[[dict[str, Any], int], dict[str, Any]]  # of a cell and a number of requests
 Arm = Callable[[EngineProfile, Sequence[Request]], AbstractContextManager[tuple[dict[str, Any], Measure]]]
 
 
@@ -48,13 +48,13 @@ def quantiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
     return {f"{name}_p50_s": round(p50, 3), f"{name}_p95_s": round(p95, 3)}
 
 
-def measure(engine: Engine, requests: Sequence[Request], cell: dict[str, Any] | None, count: int) -> dict[str, Any]:
+def measure(engine: Engine, requests: Sequence[Request], cell: dict[str, Any], count: int) -> dict[str, Any]:
     """Answers `count` requests under the cell's settings, from an empty prefix cache; the window runs full and dry within.
 
     Returns requests, seconds, requests_per_s, tokens (prompt, cached, output), seconds per answer as a client sees it
     (p50, p95), errors, and the engine's own figures. Raises EngineDeadError.
     """
-    engine.limit((cell or {}).get("max_num_seqs"), (cell or {}).get("max_num_batched_tokens"))
+    engine.limit(cell.get("max_num_seqs"), cell.get("max_num_batched_tokens"))
     if cell:
         engine.profile = engine.profile.model_copy(update={k: cell[k] for k in ("batch_size", "submit")})
     submitted: dict[str, float] = {}
@@ -115,4 +115,4 @@ def serve(profile: EngineProfile, requests: Sequence[Request], arm: Arm = offlin
             emit(**started)
             for line in sys.stdin:
                 asked = json.loads(line)
-                emit(**measured(asked["cell"], asked["requests"]))
+                emit(**measured(asked["cell"] or {}, asked["requests"]))

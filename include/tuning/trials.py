@@ -57,17 +57,9 @@ class Notebook:
 class Trial:
     """An engine under test, started with its first measurement that the notebook does not hold."""
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        stage: str,
-        profile: EngineProfile,
-        notebook: Notebook,
-        *,
-        arm: str = "offline",
-    ) -> None:
-        self.arm = arm  # see include.tuning.trial
+    arm = "offline"  # how prompts come to be answered: see include.tuning.trial
+
+    def __init__(self, folder: Path, name: str, stage: str, profile: EngineProfile, notebook: Notebook) -> None:
         self.folder, self.name, self.stage, self.profile, self.notebook = folder, name, stage, profile, notebook
         self._child: subprocess.Popen[str] | None = None
         self._starts = 0
