@@ -21,6 +21,7 @@ from include.tuning.compare import common_profile, compare, greedy_requests
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", default="cpu-smollm2-title")
+    parser.add_argument("--changes", type=json.loads, default={}, help="JSON of engine arguments to change")
     parser.add_argument("--task", default="title")
     parser.add_argument("--rows", type=int, default=48)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
@@ -35,15 +36,18 @@ def main() -> int:
     settings = load_settings()
     profile, task = settings.engines[options.profile], settings.task(options.task)
     items, source = work_items(options.rows)
+    args = profile.engine_args | options.changes
     if options.dummy:
         model = dummy_model.make(options.out.parent / "qwen3-4b-shape")
-        args = profile.engine_args | {"load_format": "dummy"}
-        profile = profile.model_copy(update={"model": str(model), "revision": None, "engine_args": args})
+        profile, args = (
+            profile.model_copy(update={"model": str(model), "revision": None}),
+            args | {"load_format": "dummy"},
+        )
         items = list(fixed_lengths(items, options.task))
     print(f"{source}; profile {profile.name}, task {options.task}", flush=True)
     found = compare(
         options.out,
-        common_profile(profile, options.arms),
+        common_profile(profile.model_copy(update={"engine_args": args}), options.arms),
         greedy_requests([request_of(item, task, profile) for item in items], task, profile),
         arms=options.arms,
         batches=options.batches,
