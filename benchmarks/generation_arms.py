@@ -18,8 +18,9 @@ from typing import Any
 from include.generation import worker as worker_module
 from include.generation.answers import first_request
 from include.generation.engine import Request
+from include.generation.prompts import rendered
 from include.generation.session import Session
-from include.generation.vllm_engine import _ENVIRONMENT
+from include.generation.vllm_engine import ENVIRONMENT, engine_arguments, engine_flags
 from include.generation.worker import BinWorker
 from include.records import Generation, WorkItem
 from include.runs import Run
@@ -58,17 +59,9 @@ class Bench:
     def sampling(self, request: Request) -> dict[str, Any]:
         return {**self.profile.sampling_params, **request.sampling_params}
 
-    def engine_arguments(self) -> dict[str, Any]:
-        return {
-            "trust_remote_code": False,
-            "load_format": "safetensors",
-            **self.profile.engine_args,
-            "model": self.profile.model_path(),
-        }
-
 
 def prepare_environment(profile: EngineProfile) -> None:
-    os.environ |= _ENVIRONMENT | profile.environment | {"HF_HUB_OFFLINE": "1"}
+    os.environ |= ENVIRONMENT | profile.environment | {"HF_HUB_OFFLINE": "1"}
 
 
 def lines() -> Iterator[str]:
@@ -108,14 +101,9 @@ def llm_generate(bench: Bench) -> None:
     from vllm import LLM, SamplingParams
 
     started = time.monotonic()
-    llm = LLM(**bench.engine_arguments())
+    llm = LLM(**engine_arguments(bench.profile))
     tokenizer = llm.get_tokenizer()
-    texts = [
-        tokenizer.apply_chat_template(
-            [dict(m) for m in r.messages], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
-        for r in bench.requests
-    ]
+    texts = rendered(tokenizer, bench.requests)
     prompts = [{"prompt_token_ids": tokenizer(text, add_special_tokens=False)["input_ids"]} for text in texts]
     sampling = [SamplingParams(**bench.sampling(r)) for r in bench.requests]
     llm.generate(prompts[:WARM_UP], sampling[:WARM_UP], use_tqdm=False)
@@ -144,13 +132,8 @@ def run_batch(bench: Bench) -> None:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     folder = Path(bench.run.store.root)
-    flags = []
-    for name, value in bench.engine_arguments().items():
-        if value is True:
-            flags.append(f"--{name.replace('_', '-')}")
-        elif value is not False:
-            flags += [f"--{name.replace('_', '-')}", str(value)]
     model = bench.profile.model_path()
+    flags = ["--model", model, *engine_flags(bench.profile)]
 
     def arguments(requests: list[Request], name: str) -> Namespace:
         rows = (

@@ -7,12 +7,15 @@ cache serves it. Merchant text stands between tags that it cannot close or forge
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import jinja2
 import regex
 
 from include.extraction.cleaning import plain_text
+from include.generation.engine import Request
 from include.records import Listing
 from include.settings import TEMPLATES_DIR
 
@@ -58,4 +61,17 @@ def messages(template: str, **values: str) -> list[dict[str, str]]:
     return [
         {"role": "system", "content": render_block(template, "instructions")},
         {"role": "user", "content": render_block(template, "listing", **values)},
+    ]
+
+
+def rendered(tokenizer: Any, requests: Iterable[Request]) -> list[str]:
+    """Each prompt as the model reads it, by the chat template of its tokenizer (transformers'); special tokens are within."""
+    return [
+        tokenizer.apply_chat_template(
+            [dict(message) for message in request.messages],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=request.thinking,
+        )
+        for request in requests
     ]

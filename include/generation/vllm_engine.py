@@ -30,6 +30,7 @@ from include.generation.failures import explain
 from include.generation.leases import is_cpu_build, visible_gpus
 from include.generation.merging import merged_model
 from include.generation.processes import child_pids, deadline, end_processes
+from include.generation.prompts import rendered
 from include.settings import EngineProfile, resolve_path
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ _COUNTERS = {
     "vllm:spec_decode_num_accepted_tokens": "accepted_draft_tokens",
 }
 # Ours before the profile's: one process group (spawn, no CUDA touched before a fork), no home calls, no progress bars.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -53,6 +54,32 @@ _ENVIRONMENT = {
     "TQDM_DISABLE": "1",
     "TOKENIZERS_PARALLELISM": "true",  # our processes are spawned, never forked
 }
+
+
+def engine_arguments(profile: EngineProfile) -> dict[str, Any]:
+    """What the profile's engine is started with, by vLLM's names."""
+    return {
+        "trust_remote_code": False,
+        "load_format": "safetensors",
+        "use_tqdm_on_load": False,
+        **profile.engine_args,
+        "model": profile.model_path(),
+        "revision": profile.revision,
+    }
+
+
+def engine_flags(profile: EngineProfile) -> list[str]:
+    """`engine_arguments` for vLLM's command lines, all but the model, which they take in several ways."""
+    flags = []
+    for name, value in engine_arguments(profile).items():
+        if name == "model":
+            continue
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            flags += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return flags
 
 
 def lora_rank(adapter: str) -> int:
@@ -109,7 +136,7 @@ class VllmEngine:
         self._others = child_pids()
         self._merged: str | None = None
         self._adapters = self._adapter_requests_needed(profile, adapters)
-        os.environ |= {**_ENVIRONMENT, **{k: v for k, v in os.environ.items() if k in _ENVIRONMENT}}
+        os.environ |= {**ENVIRONMENT, **{k: v for k, v in os.environ.items() if k in ENVIRONMENT}}
         os.environ |= profile.environment
         warnings.filterwarnings("ignore", module=r"vllm\.")  # of its own dependencies' deprecations
         started = time.monotonic()
@@ -139,14 +166,7 @@ class VllmEngine:
         from vllm import EngineArgs, LLMEngine
         from vllm.usage.usage_lib import UsageContext
 
-        arguments: dict[str, Any] = {
-            "trust_remote_code": False,
-            "load_format": "safetensors",
-            "use_tqdm_on_load": False,
-            **self.profile.engine_args,
-            "model": self.profile.model_path(),
-            "revision": self.profile.revision,
-        }
+        arguments = engine_arguments(self.profile)
         if self.profile.merge_lora and self.profile.lora and len(self._adapters) == 1:  # the base answers nobody
             (adapter,) = self._adapters
             arguments["model"] = merged_model(arguments["model"], adapter, arguments.get("dtype", "bfloat16"))
@@ -193,15 +213,7 @@ class VllmEngine:
         }
 
     def encode(self, requests: Sequence[Request]) -> list[list[int]]:
-        texts = [
-            self._tokenizer.apply_chat_template(
-                [dict(m) for m in request.messages],
-                tokenize=False,
-                add_generation_prompt=True,
-                enable_thinking=request.thinking,
-            )
-            for request in requests
-        ]
+        texts = rendered(self._tokenizer, requests)
         return list(self._tokenizer(texts, add_special_tokens=False)["input_ids"]) if texts else []
 
     def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:

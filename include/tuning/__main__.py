@@ -1,5 +1,6 @@
 """Commands of tuning: `run` measures, `trial` is one engine of it, `ceilings` measures the device, `quality` compares the
-finalists' copy with the incumbent's, `steps` profiles the fastest, `report` writes a run's page, `promote` and `roll-back` change the profile in force.
+finalists' copy with the incumbent's, `steps` profiles the fastest, `report` writes a run's page, `promote` and `roll-back` change the profile in force;
+`compare` asks the same prompts of Hugging Face `generate`, of the worker's engine and of `vllm serve`.
 
 A run needs prompts: `--run-dir` of finished nightly runs, or `--prompts`, a JSON Lines file of chat messages.
 """
@@ -19,6 +20,8 @@ from include.commands import command_line
 from include.generation.child import run_child
 from include.settings import EngineProfile, SettingsError, load_settings
 
+ARMS = ("generate", "offline", "serve")
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m include.tuning", description=__doc__)
@@ -36,6 +39,20 @@ def _parser() -> argparse.ArgumentParser:
     trial = commands.add_parser("trial", help="one engine under test; started by `run`")
     trial.add_argument("--dir", type=Path, required=True)
     trial.add_argument("--profile", type=Path, required=True)
+    trial.add_argument("--arm", default="offline")
+    compare = commands.add_parser(
+        "compare", help="latency and throughput of static batches, offline vLLM and vllm serve"
+    )
+    compare.add_argument("--prompts", type=Path, required=True, help="JSON Lines file of prompts")
+    compare.add_argument("--task", required=True, help="enhancement task whose sampling parameters count")
+    compare.add_argument("--profile", help="engine profile; default: the task's")
+    compare.add_argument("--out", type=Path, required=True, help="folder of compare.json and compare.html")
+    compare.add_argument("--rows", type=int, help="so many prompts from the file's beginning; default: all")
+    compare.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    compare.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="sizes of static batches")
+    compare.add_argument(
+        "--concurrency", nargs="+", type=int, default=[1, 8, 32, 128], help="requests at a time, of serve"
+    )
     ceilings = commands.add_parser("ceilings", help="measure the device's ceilings under load")
     ceilings.add_argument("--out", type=Path)
     report = commands.add_parser("report", help="write report.html, one page, into the folder of a finished tuning run")
@@ -118,12 +135,17 @@ def _in_child(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _trial(options: argparse.Namespace) -> int:
     from include.generation.engine import EngineError
-    from include.tuning.trial import emit, serve
+    from include.tuning.trial import emit, offline, serve
     from include.tuning.workload import read_requests
 
     profile = EngineProfile.model_validate_json(options.profile.read_text(encoding="utf-8"))
+    arm = offline
+    if options.arm != "offline":
+        from include.tuning import arms
+
+        arm = getattr(arms, options.arm)
     try:
-        serve(profile, read_requests(options.dir / "workload.jsonl"))
+        serve(profile, read_requests(options.dir / "workload.jsonl"), arm)
     except EngineError as error:
         emit(error=str(error), kind=error.kind)
         return 1
@@ -156,6 +178,32 @@ def _quality(options: argparse.Namespace) -> dict[str, Any]:
     return compare_quality(options.dir, load_settings(), options.run_dir, options.seed, options.held_out)
 
 
+def _compare(options: argparse.Namespace) -> dict[str, Any]:
+    from include.tuning.compare import common_profile, compare, greedy_requests
+    from include.tuning.workload import read_requests
+
+    settings = load_settings()
+    task = settings.task(options.task)
+    name = options.profile or task.engine
+    if name not in settings.engines:
+        raise SettingsError(f"no engine profile {name!r}; there are {', '.join(sorted(settings.engines))}")
+    profile = settings.engines[name]
+    try:
+        requests = greedy_requests(read_requests(options.prompts)[: options.rows], task, profile)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    common = common_profile(profile, options.arms)
+    return compare(
+        options.out,
+        common,
+        requests,
+        arms=options.arms,
+        batches=options.batches,
+        concurrency=options.concurrency,
+        rounds=options.rounds,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: done; 75: failed, a retry goes on where it stopped; 78: a retry will not help; 2: no report, or refused."""
     options = _parser().parse_args(arguments)
@@ -165,8 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(options)
     if options.command in ("promote", "roll-back"):
         return _change(options)
-    if options.command in ("quality", "steps"):
-        return run_child(lambda: (_quality if options.command == "quality" else _steps)(options))
+    if options.command in ("quality", "steps", "compare"):
+        return run_child(lambda: {"quality": _quality, "steps": _steps, "compare": _compare}[options.command](options))
     if options.command == "ceilings":
         from include.tuning.ceilings import measure_ceilings
 

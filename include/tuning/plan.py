@@ -57,6 +57,13 @@ class Cell:
     submit: Literal["refill", "closed"] = "refill"
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Requests at a time of one measurement, for arms without scheduler settings: see include.tuning.arms."""
+
+    batch_size: int
+
+
 class Grid(Frozen):
     """Values of the coarse grid. `windows` are multiples of max_num_seqs: batch_size is never below it."""
 
@@ -136,7 +143,7 @@ def baseline_of(base: EngineProfile, tuning: TuningSettings) -> EngineProfile:
     return EngineProfile.model_validate(base.model_dump() | changes)
 
 
-def key_of(profile: EngineProfile, cell: Cell | None, requests: int) -> str:
+def key_of(profile: EngineProfile, cell: Cell | Window | None, requests: int) -> str:
     """Identifies a measurement, so that an interrupted run finds what it has."""
     values = profile.model_dump(exclude={"name", "lineage", "start_timeout_s", "stall_timeout_s", "lease_wait_s"})
     return digest([values, asdict(cell) if cell else None, requests])

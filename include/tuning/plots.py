@@ -1,4 +1,4 @@
-"""Plots of a tuning report as PNG bytes: roofline, throughput against quality, the parts of a step."""
+"""Plots of a tuning report as PNG bytes: roofline, throughput against quality, latency against throughput, the parts of a step."""
 
 from __future__ import annotations
 
@@ -86,6 +86,23 @@ def pareto_plot(rows: Sequence[Mapping[str, Any]], incumbent: float | None) -> b
     axis.grid(True, alpha=0.3)
     axis.legend(loc="lower left", fontsize="small")
     _labels(axis, [(row["name"], row["ratio"], row["pass_rate"]) for row in rows])
+    return as_png(figure, DPI)
+
+
+def comparison_plot(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Median and 95th percentile of seconds to an answer against throughput; a line for each arm, its windows beside the dots."""
+    figure, axis = new_figure(size=SIZE)
+    for colour, arm in zip(COLOURS[1:], dict.fromkeys(row["arm"] for row in rows), strict=False):
+        own = [row for row in rows if row["arm"] == arm]
+        rates = [row["requests_per_s"] for row in own]
+        axis.plot(rates, [row["latency_p50_s"] for row in own], "o-", color=colour, label=arm)
+        axis.plot(rates, [row["latency_p95_s"] for row in own], "_:", color=colour, markersize=9)
+    axis.plot([], [], "_:", color="black", label="95th percentile")
+    axis.set(xscale="log", yscale="log", xlabel="requests/s", ylabel="seconds to an answer, median")
+    axis.margins(0.12)
+    axis.grid(True, which="both", alpha=0.3)
+    axis.legend(fontsize="small")
+    _labels(axis, [(str(row["window"]), row["requests_per_s"], row["latency_p50_s"]) for row in rows])
     return as_png(figure, DPI)
 
 

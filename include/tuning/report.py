@@ -13,8 +13,32 @@ from include.judging.plots import data_uri
 from include.numerals import number, percent
 from include.tuning import figures
 from include.tuning.plan import TuningSettings
-from include.tuning.plots import pareto_plot, roofline_plot, step_parts, steps_plot
+from include.tuning.plots import comparison_plot, pareto_plot, roofline_plot, step_parts, steps_plot
 from include.tuning.trials import read_rows
+
+
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
+    environment.filters.update(
+        number=number,
+        percent=percent,
+        points=figures.points,
+        times=figures.times,
+        between=figures.between,
+        cell=figures.cell_text,
+        data_uri=data_uri,
+    )
+    return environment.get_template(name)
+
+
+def write_comparison(folder: Path) -> Path:
+    """Writes `compare.html` beside `compare.json` (see include.tuning.compare)."""
+    found = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
+    measured = [row for row in found["rows"] if not row.get("error")]
+    path = folder / "compare.html"
+    plot = comparison_plot(measured) if measured else None
+    path.write_text(_template("compare.html.j2").render(found=found, plot=plot), encoding="utf-8")
+    return path
 
 
 def write_report(folder: Path) -> Path:
@@ -45,17 +69,7 @@ def write_report(folder: Path) -> Path:
     both = [row for row in qualities if row["ratio"]]
     incumbents = {row["incumbent_pass_rate"] for row in both}
     hosted = tuning.hosted_price_per_million.get(result["task"], 0.0)
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
-    environment.filters.update(
-        number=number,
-        percent=percent,
-        points=figures.points,
-        times=figures.times,
-        between=figures.between,
-        cell=figures.cell_text,
-        data_uri=data_uri,
-    )
-    page = environment.get_template("report.html.j2").render(
+    page = _template("report.html.j2").render(
         result=result, plan=plan, tuning=tuning, rows=rows, device=device, ceilings=ceilings, columns=columns,
         summary=figures.summary_table(columns), settings=figures.settings_table(columns),
         heatmaps=figures.heatmaps([row for row in rows if row["stage"] == "search"], tuning.probe_requests),

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from include.settings import PROJECT_ROOT, EngineProfile
-from include.tuning.plan import Cell, key_of
+from include.tuning.plan import Cell, Window, key_of
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class Notebook:
 class Trial:
     """An engine under test, started with its first measurement that the notebook does not hold."""
 
+    arm = "offline"  # how prompts come to be answered: see include.tuning.trial
+
     def __init__(self, folder: Path, name: str, stage: str, profile: EngineProfile, notebook: Notebook) -> None:
         self.folder, self.name, self.stage, self.profile, self.notebook = folder, name, stage, profile, notebook
         self._child: subprocess.Popen[str] | None = None
@@ -72,7 +74,7 @@ class Trial:
     ) -> None:
         self._stop()
 
-    def measure(self, cell: Cell | None, requests: int, repeat: int = 0) -> float | None:
+    def measure(self, cell: Cell | Window | None, requests: int, repeat: int = 0) -> float | None:
         """Requests per second; None where the engine could not do it. The whole result is in the notebook."""
         key = key_of(self.profile, cell, requests)
         row = self.notebook.find(key, repeat, self.name)
@@ -92,7 +94,7 @@ class Trial:
             log.info("%s, %s, %s, %d requests: %s", self.stage, self.name, cell or "as it is", requests, told)
         return None if row.get("error") else float(row["requests_per_s"])
 
-    def _asked(self, cell: Cell | None, requests: int) -> dict[str, Any]:
+    def _asked(self, cell: Cell | Window | None, requests: int) -> dict[str, Any]:
         if self._child is None and not self.failed:
             started = self._start()
             self.failed = str(started.get("error", ""))
@@ -122,7 +124,7 @@ class Trial:
         path = self.folder / "engines" / f"{self.stage}-{self.name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.profile.model_dump_json(indent=2), encoding="utf-8")
-        command = ["include.tuning", "trial", "--dir", str(self.folder), "--profile", str(path)]
+        command = ["include.tuning", "trial", "--dir", str(self.folder), "--profile", str(path), "--arm", self.arm]
         self._child = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", *command],
             cwd=PROJECT_ROOT,

@@ -73,6 +73,7 @@ def read_requests(path: Path) -> list[Request]:
                     id=str(row.get("id", number)),
                     messages=[{"role": str(m["role"]), "content": str(m["content"])} for m in row["messages"]],
                     sampling_params=dict(row.get("sampling_params", {})),
+                    thinking=bool(row.get("thinking")),
                     adapter=row.get("adapter"),
                 )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -94,6 +95,7 @@ def write_requests(path: Path, requests: Iterable[Request]) -> None:
                 "id": request.id,
                 "messages": [dict(m) for m in request.messages],
                 "sampling_params": dict(request.sampling_params),
+                "thinking": request.thinking,
                 "adapter": request.adapter,
             }
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

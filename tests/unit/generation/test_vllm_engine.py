@@ -84,9 +84,9 @@ def test_a_silent_engine_counts_as_dead() -> None:
 
 
 def test_the_engine_process_is_spawned_and_calls_nobody() -> None:
-    assert vllm_engine._ENVIRONMENT["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
-    assert vllm_engine._ENVIRONMENT["VLLM_NO_USAGE_STATS"] == "1"
-    assert vllm_engine._ENVIRONMENT["TQDM_DISABLE"] == "1"
+    assert vllm_engine.ENVIRONMENT["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert vllm_engine.ENVIRONMENT["VLLM_NO_USAGE_STATS"] == "1"
+    assert vllm_engine.ENVIRONMENT["TQDM_DISABLE"] == "1"
 
 
 def test_a_folder_without_an_adapter_is_named(tmp_path) -> None:
