@@ -2,14 +2,13 @@
 
 A validator takes a View and answers whether its fault is there; one with several codes lists those that hold. It keeps no
 state, reads thresholds from `view.settings` and runs in time linear in the text. The first reason of a rejected row is the
-one that it is counted under, so `MODULES` go from "no usable answer" to matters of style.
+one that it is counted under; the package says in which order the modules register.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import NamedTuple
 
 import regex
@@ -17,7 +16,6 @@ import regex
 from include.validation.view import View
 
 Check = Callable[[View], bool | Sequence[str]]
-MODULES = ("answers", "characters", "leaks", "injection", "markup", "repetition", "languages", "facts", "lengths")
 
 
 class Validator(NamedTuple):
@@ -65,8 +63,6 @@ def by_pattern(code: str, when: str, pattern: re.Pattern[str] | regex.Pattern[st
 
 def registered() -> list[Validator]:
     """Every validator, in order of severity."""
-    for name in MODULES:
-        import_module(f"include.validation.{name}")
     return _VALIDATORS
 
 

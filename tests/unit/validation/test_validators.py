@@ -329,3 +329,8 @@ def test_six_words_of_the_instructions_leak_wherever_they_stand(words_before):
 def test_attributes_with_lone_surrogates_are_text():
     source = Source(title="Ceramic mug", attributes='{"colour": "\ud800 blue"}', locale="en-US")
     assert "number_not_in_source" not in reasons("Ceramic mug, blue", source)
+
+
+def test_the_reasons_that_leave_no_usable_answer_come_first() -> None:
+    codes = list(validators())
+    assert codes.index("truncated") < codes.index("broken_unicode") < codes.index("meta_text") < codes.index("too_long")
