@@ -76,6 +76,7 @@ def summary_table(columns: Sequence[Row]) -> list[tuple[str, list[str]]]:
         ("what binds at the roof", lambda row: row.get("binds") or "-"),
         ("requests/s at the roof", lambda row: number(row.get("roof_requests_per_s"))),
         ("engine start, seconds", lambda row: number(row["engine_start_s"])),
+        ("kernels, as the engine tells", lambda row: "; ".join(row.get("paths", ())) or "-"),
     ]
     return [(label, [tell(row) if row["requests_per_s"] else "-" for row in columns]) for label, tell in lines]
 

@@ -240,6 +240,7 @@ def summary(rows: Sequence[Row], name: str) -> Row:
         "acceptance_length": good[-1].get("acceptance_length") if good else None,
         "engine": good[-1].get("engine") if good else None,
         "engine_start_s": good[-1].get("engine_start_s") if good else None,
+        "paths": good[-1].get("paths", []) if good else [],
         "profile": mine[-1].get("profile"),
         "error": next((row["error"] for row in mine if row.get("error")), ""),
     }

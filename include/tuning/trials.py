@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +19,11 @@ from include.tuning.plan import Cell, Window, key_of
 
 log = logging.getLogger(__name__)
 
+# How vLLM tells which kernels it took, and where a GPU lacks what a precision asks for.
+_PATH = re.compile(
+    r"(?:Using|Selected) \S+ (?:(?:attention )?backend|[Aa]ttention|for|kernel)\b.*|Using \w+Attention\b.*|.*\bnative support\b.*"
+)
+_INFO = re.compile(r"^(?:\(\S+ pid=\d+\) )?INFO ")
 STARTS = 3  # of one candidate's engine: a cell that kills it is recorded, and the next cell gets a new one
 
 
@@ -63,6 +70,7 @@ class Trial:
         self.folder, self.name, self.stage, self.profile, self.notebook = folder, name, stage, profile, notebook
         self._child: subprocess.Popen[str] | None = None
         self._starts = 0
+        self._paths: dict[str, None] = {}  # what the engine said of its kernels at its start, each once
         self.failed = ""  # why no engine is to be had any more
         self.engine: dict[str, Any] = {}
 
@@ -88,6 +96,7 @@ class Trial:
                 **self._asked(cell, requests),
             }
             row |= {"engine_start_s": self.engine.get("start_s"), "engine": self.engine.get("engine")}
+            row["paths"] = list(self._paths)
             row["profile"] = self.profile.model_dump(mode="json")
             self.notebook.add(row)
             told = f"{row['requests_per_s']:.2f} requests/s" if not row.get("error") else f"failed: {row['error']}"
@@ -131,7 +140,9 @@ class Trial:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | {"VLLM_LOGGING_LEVEL": "INFO"},  # the paths are told at this level
         )
+        self._paths.clear()
         return self._result()
 
     def _result(self) -> dict[str, Any]:
@@ -140,7 +151,9 @@ class Trial:
         for line in self._child.stdout:
             if line.startswith("RESULT "):
                 return dict(json.loads(line.removeprefix("RESULT ")))
-            log.info("  [%s] %s", self.name, line.rstrip())
+            if found := _PATH.search(line.rpartition("] ")[2]):
+                self._paths[found.group().strip()] = None
+            log.log(logging.DEBUG if _INFO.match(line) else logging.INFO, "  [%s] %s", self.name, line.rstrip())
         return {"error": f"the engine's process ended with status {self._child.wait()}"}
 
     def _stop(self) -> None:

@@ -1,0 +1,49 @@
+"""An engine under test, as its run hears it: a child that prints what vLLM prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from include.tuning import trials
+from include.tuning.trials import Notebook, Trial
+from tests.generating import profile
+
+TOLD = [
+    "(EngineCore pid=7) INFO 11-30 15:01:45 [cuda.py:477] Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].",
+    "(EngineCore pid=7) INFO 11-30 15:01:45 [__init__.py:601] Selected MarlinFP8ScaledMMLinearKernel for Fp8LinearMethod",
+    "(EngineCore pid=7) INFO 11-30 15:01:46 [__init__.py:601] Selected MarlinFP8ScaledMMLinearKernel for Fp8LinearMethod",
+    "(EngineCore pid=7) INFO 11-30 15:01:46 [config.py:3] Using max model len 2048",
+    "WARNING 11-30 15:01:46 [marlin_utils_fp8.py:112] Your GPU does not have native support for FP8 computation but FP8 quantization is being used.",
+]
+MEASURED = {"errors": 0, "seconds": 2.0, "requests_per_s": 5.0}
+
+
+def test_a_measurement_keeps_the_kernels_that_the_engine_really_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "child.py"
+    lines = [*TOLD, f"RESULT {json.dumps({'start_s': 1.5, 'engine': {'device': 'a card'}})}"]
+    script.write_text(
+        f"import sys\nprint({chr(10).join(lines)!r}, flush=True)\nfor _ in sys.stdin: print({'RESULT ' + json.dumps(MEASURED)!r}, flush=True)\n"
+    )
+    started = trials.subprocess.Popen
+    levels = []
+
+    def instead(command: list[str], **how: object) -> object:
+        levels.append(how["env"]["VLLM_LOGGING_LEVEL"])  # type: ignore[index]
+        return started([sys.executable, str(script)], **how)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(trials.subprocess, "Popen", instead)
+    notebook = Notebook(tmp_path / "measurements.jsonl")
+    with Trial(tmp_path, "fp8", "final", profile(), notebook) as trial:
+        assert trial.measure(None, 10) == 5.0
+    assert levels == ["INFO"]
+    assert notebook.rows[0]["paths"] == [
+        "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].",
+        "Selected MarlinFP8ScaledMMLinearKernel for Fp8LinearMethod",
+        "Your GPU does not have native support for FP8 computation but FP8 quantization is being used.",
+    ]
