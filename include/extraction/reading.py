@@ -254,7 +254,10 @@ class Reading:
         return _Row(raw, merchant_id, listing_id, updated, hashes)
 
     def _known(self, rows: Sequence[_Row | None]) -> set[int]:
-        """Places of the rows that are unchanged for every enhancement task by their source hash alone."""
+        """Places of the rows that are unchanged for every enhancement task by their source hash alone.
+
+        A hash that stands beside a copy already is taken from its row: it need not be noted.
+        """
         if not self.tells_known or self.lookup.empty:
             return set()
         merchants, pipeline = self.run.spec.merchants, self.pipeline
@@ -270,8 +273,10 @@ class Reading:
         for number, task in enumerate(self.tasks):
             questions = [(row.merchant_id, row.listing_id, row.hashes[number]) for _, row in asked]
             unknown = self.lookup.unknown(task.name, questions)
-            asked = [question for place, question in enumerate(asked) if place not in unknown]
-        return {n for n, _ in asked}
+            for place, (_, row) in enumerate(asked):
+                if place not in unknown:
+                    row.hashes[number] = ""
+        return {n for n, row in asked if not any(row.hashes)}
 
     def _rows(self, batch: Sequence[object], refused: list[_Refused]) -> list[_Row]:
         """The batch's rows, cleaned unless known; what cannot be a listing, and keys that came before, go to `refused`."""

@@ -103,11 +103,12 @@ class Session:
         while groups:
             group = iter(groups.pop())
             flight: dict[str, Request] = {}
+            ahead: deque[Request] = deque()
             try:
-                for output in run_window(self._started(), group, flight=flight):
+                for output in run_window(self._started(), group, again=ahead, flight=flight):
                     yield self.tally.count(output)
             except EngineDeadError as again:
-                reproduced, lost = True, [*flight.values(), *group]
+                reproduced, lost = True, [*flight.values(), *ahead, *group]
                 if self._after_death(again):
                     groups.append(lost)
                 elif len(lost) == 1:

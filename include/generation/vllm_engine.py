@@ -76,7 +76,10 @@ def engine_flags(profile: EngineProfile) -> list[str]:
             continue
         flag = name.replace("_", "-")
         if isinstance(value, bool):
-            flags.append(f"--{flag}" if value else f"--no-{flag}")
+            if value or name != "disable_log_stats":  # this one has no opposite
+                flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list | tuple):
+            flags += [f"--{flag}", *map(str, value)]
         elif value is not None:
             flags += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
     return flags
@@ -297,9 +300,12 @@ class VllmEngine:
         )
 
     def _text(self, completion: Any) -> str:
-        """An answer's text, without the token that ended it, as vLLM leaves that out, too."""
+        """An answer's text without what ended it, a token or a part of a letter; vLLM leaves that out, too."""
+        if isinstance(completion.stop_reason, str):  # a stop string at once: vLLM read the text, and it is empty
+            return ""
         ids = completion.token_ids[:-1] if completion.finish_reason == "stop" else completion.token_ids
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return text.rstrip("\ufffd") if completion.finish_reason == "length" else text
 
     def _sample_metrics(self) -> None:
         """Never raises: a run without metrics is still a run."""

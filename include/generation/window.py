@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from include.generation.engine import Engine, Output, Request
@@ -17,6 +17,7 @@ def run_window(
     *,
     again: deque[Request] | None = None,
     flight: dict[str, Request] | None = None,
+    sent: Callable[[Request], None] | None = None,
 ) -> Iterator[Output]:
     """Answers of all requests, in completion order, exactly one per request.
 
@@ -24,7 +25,7 @@ def run_window(
     generator of any length. What is next is tokenized while the engine works: a window that was emptied is full again at
     once. A consumer appends to `again` what it wants tried once more; those go first. `flight` holds
     the requests in flight, for a caller that must know what an engine's death took with it; what was only read ahead goes
-    back to `again`. Raises EngineDeadError.
+    back to `again`. `sent` hears of each request as it is sent. Raises EngineDeadError.
     """
     flight = {} if flight is None else flight
     again = deque() if again is None else again
@@ -50,6 +51,8 @@ def run_window(
                         request.id: request for request, _ in batch
                     }  # before any is sent: its death takes them all
                     for request, tokens in batch:
+                        if sent is not None:
+                            sent(request)
                         refused = engine.submit(request, tokens)
                         if refused is not None:
                             del flight[request.id]

@@ -45,13 +45,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     compare.add_argument("--prompts", type=Path, required=True, help="JSON Lines file of prompts")
     compare.add_argument("--task", required=True, help="enhancement task whose sampling parameters count")
-    compare.add_argument("--profile", help="engine profile; default: the task's")
+    compare.add_argument("--profile", help="engine profile as configured; default: the task's, as it is in force")
     compare.add_argument("--out", type=Path, required=True, help="folder of compare.json and compare.html")
     compare.add_argument("--rows", type=int, help="so many prompts from the file's beginning; default: all")
     compare.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     compare.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="sizes of static batches")
     compare.add_argument(
         "--concurrency", nargs="+", type=int, default=[1, 8, 32, 128], help="requests at a time, of serve"
+    )
+    compare.add_argument(
+        "--rounds", type=int, default=64, help="most times that a batch or a concurrency is filled in one measurement"
     )
     ceilings = commands.add_parser("ceilings", help="measure the device's ceilings under load")
     ceilings.add_argument("--out", type=Path)
@@ -179,6 +182,8 @@ def _quality(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compare(options: argparse.Namespace) -> dict[str, Any]:
+    from include.generation.leases import device_name
+    from include.promotions import in_force
     from include.tuning.compare import common_profile, compare, greedy_requests
     from include.tuning.workload import read_requests
 
@@ -187,7 +192,7 @@ def _compare(options: argparse.Namespace) -> dict[str, Any]:
     name = options.profile or task.engine
     if name not in settings.engines:
         raise SettingsError(f"no engine profile {name!r}; there are {', '.join(sorted(settings.engines))}")
-    profile = settings.engines[name]
+    profile = settings.engines[name] if options.profile else in_force(settings, name, device_name())
     try:
         requests = greedy_requests(read_requests(options.prompts)[: options.rows], task, profile)
     except ValueError as error:

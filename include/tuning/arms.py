@@ -27,6 +27,7 @@ from include.settings import EngineProfile
 from include.tuning.trial import Measure, quantiles, taken
 
 WARM_UP = 8
+MOST_SECONDS = 3600.0  # of one measurement of a server: one that hangs still says that it is healthy
 _CLI = (sys.executable, "-m", "include.generation.vllm_cli")
 
 
@@ -114,16 +115,18 @@ def serve(profile: EngineProfile, requests: Sequence[Request]) -> Iterator[tuple
     from transformers import AutoTokenizer
 
     began, model = time.monotonic(), profile.model_path()
-    texts = rendered(AutoTokenizer.from_pretrained(model, revision=profile.revision), requests)
+    tokenizer = AutoTokenizer.from_pretrained(model, revision=profile.revision)
+    texts = rendered(tokenizer, requests)
     lengths = [request.sampling_params["max_tokens"] for request in requests]
     prompts = [{"prompt": text, "output_tokens": most} for text, most in zip(texts, lengths, strict=True)]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     flags = ["--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning", *engine_flags(profile)]
-    environment = {**os.environ, **ENVIRONMENT, **profile.environment, "VLLM_SERVER_DEV_MODE": "1"}  # its cache resets
+    environment = {**ENVIRONMENT, **os.environ, **profile.environment, "VLLM_SERVER_DEV_MODE": "1"}  # its cache resets
     with console.captured_console(), tempfile.TemporaryDirectory() as folder:
         others = child_pids()
+        tokenizer.save_pretrained(Path(folder) / "tokenizer")  # the client would load an id's newest revision
         server = subprocess.Popen([*_CLI, "serve", model, *flags], env=environment)  # noqa: S603
         ask = partial(_ask, f"http://127.0.0.1:{port}", Path(folder), model, prompts, requests[0].sampling_params)
         try:
@@ -162,17 +165,19 @@ def _ask(
     """`count` prompts from an empty prefix cache, rendered beforehand: this client knows no system message."""
     path, result = folder / "prompts.jsonl", folder / "result.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in islice(cycle(prompts), count)), encoding="utf-8")
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/reset_prefix_cache", method="POST"), timeout=60):  # noqa: S310
-        pass
+    reset = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")  # noqa: S310 - our own server
+    with urllib.request.urlopen(reset, timeout=60) as reply:  # noqa: S310
+        if not json.loads(reply.read() or b"{}").get("success", True):
+            raise RuntimeError("the prefix cache is still in use")
     command = [
         *_CLI, "bench", "serve", "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions", "--disable-tqdm",
-        "--model", model, "--tokenizer", model, "--dataset-name", "custom", "--dataset-path", str(path), "--skip-chat-template",
+        "--model", model, "--tokenizer", str(folder / "tokenizer"), "--dataset-name", "custom", "--dataset-path", str(path), "--skip-chat-template",
         "--custom-output-len", "-1", "--disable-shuffle", "--num-prompts", str(count), "--max-concurrency",
         str(cell["batch_size"]), "--temperature", "0", "--extra-body", json.dumps({"add_special_tokens": False}),
         "--percentile-metrics", "ttft,e2el", "--metric-percentiles", "50,95", "--save-result", "--result-dir", str(folder),
         "--result-filename", result.name, *(["--ignore-eos"] if sampling["ignore_eos"] else []),
     ]  # fmt: skip
-    subprocess.run(command, check=True)  # noqa: S603
+    subprocess.run(command, check=True, timeout=MOST_SECONDS)  # noqa: S603
     found = json.loads(result.read_text(encoding="utf-8"))
     result.unlink()
     kinds = [

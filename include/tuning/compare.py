@@ -14,6 +14,7 @@ from typing import Any
 from include.generation.engine import Request
 from include.generation.leases import device_name
 from include.generation.merging import merged_model
+from include.generation.model import ModelError
 from include.settings import EngineProfile, SettingsError, TaskSettings, resolve_path
 from include.tuning.plan import Window
 from include.tuning.report import write_comparison
@@ -21,6 +22,7 @@ from include.tuning.run import versions, write_json
 from include.tuning.trials import Notebook, Trial
 from include.tuning.workload import write_requests
 
+_ENGINE_ONLY = {"quantization", "kv_cache_dtype", "speculative_config"}  # what `generate` cannot do alike
 _WITHOUT_EFFECT = {"temperature", "top_p", "top_k", "min_p", "seed"}  # on greedy answers
 
 
@@ -56,15 +58,21 @@ def greedy_requests(requests: Iterable[Request], task: TaskSettings, profile: En
 def common_profile(profile: EngineProfile, arms: Sequence[str]) -> EngineProfile:
     """The profile as every arm can run it: one engine, the adapter folded in, and for `generate` the weights as they are.
 
-    Raises SettingsError for an endpoint and ModelError for an adapter that cannot be folded in.
+    Raises SettingsError for an endpoint, and for an adapter that cannot be folded in.
     """
     if profile.kind != "vllm":
         raise SettingsError(f"engine profile {profile.name!r} is an endpoint: name one of kind vllm")
     args, model = dict(profile.engine_args), profile.model
     if "generate" in arms:
-        args.pop("quantization", None)
+        args = {name: value for name, value in args.items() if name not in _ENGINE_ONLY}
     if profile.lora:
-        model = merged_model(profile.model_path(), resolve_path(profile.lora), args.get("dtype", "bfloat16"))
+        dtype = args.get("dtype", "auto")
+        try:
+            model = merged_model(
+                profile.model_path(), resolve_path(profile.lora), "bfloat16" if dtype == "auto" else dtype
+            )
+        except ModelError as error:
+            raise SettingsError(str(error)) from error
     changes = {"model": model, "lora": None, "merge_lora": False, "engines": 1, "engine_args": args}
     return EngineProfile.model_validate(profile.model_dump() | changes)
 
@@ -89,6 +97,8 @@ def compare(
         raise SettingsError(
             f"{widest} at a time never fills with {len(requests)} prompts: give more, or lower --batches and --concurrency"
         )
+    if (folder / "plan.json").exists():
+        raise SettingsError(f"{folder} holds a tuning run, whose measurements would be lost: choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_requests(folder / "workload.jsonl", requests)
     (folder / "measurements.jsonl").unlink(missing_ok=True)

@@ -59,14 +59,12 @@ def measure(engine: Engine, requests: Sequence[Request], cell: dict[str, Any], c
         engine.profile = engine.profile.model_copy(update={k: cell[k] for k in ("batch_size", "submit")})
     submitted: dict[str, float] = {}
 
-    def stamped() -> Iterator[Request]:
-        for request in taken(requests, count):
-            submitted[request.id] = time.monotonic()
-            yield request
+    def sent(request: Request) -> None:
+        submitted[request.id] = time.monotonic()
 
     began = time.monotonic()
     outputs, waits = [], []
-    for output in run_window(engine, stamped()):
+    for output in run_window(engine, taken(requests, count), sent=sent):
         outputs.append(output)
         waits.append(time.monotonic() - submitted.pop(output.id))
     seconds = time.monotonic() - began

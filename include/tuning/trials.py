@@ -14,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
+from include.generation.processes import end_processes
 from include.settings import PROJECT_ROOT, EngineProfile
 from include.tuning.plan import Cell, Window, key_of
 
@@ -70,6 +73,7 @@ class Trial:
         self.folder, self.name, self.stage, self.profile, self.notebook = folder, name, stage, profile, notebook
         self._child: subprocess.Popen[str] | None = None
         self._starts = 0
+        self._family: set[int] = set()
         self._paths: dict[str, None] = {}  # what the engine said of its kernels at its start, each once
         self.failed = ""  # why no engine is to be had any more
         self.engine: dict[str, Any] = {}
@@ -125,7 +129,7 @@ class Trial:
             if self._starts >= STARTS:
                 self.failed = f"given up after {STARTS} engine deaths; the last: {found['error']}"
         elif found["errors"]:
-            found["error"] = f"{found['errors']} of {found['requests']} prompts got no answer"
+            found["error"] = f"{found['errors']} of {requests} prompts got no answer"
         return {"requests": requests} | found
 
     def _start(self) -> dict[str, Any]:
@@ -143,7 +147,16 @@ class Trial:
             env=os.environ | {"VLLM_LOGGING_LEVEL": "INFO"},  # the paths are told at this level
         )
         self._paths.clear()
-        return self._result()
+        try:
+            return self._result()
+        finally:
+            self._note_family()
+
+    def _note_family(self) -> None:
+        """The child's own processes: a server outlives a child that is killed."""
+        with suppress(psutil.NoSuchProcess):
+            assert self._child is not None
+            self._family |= {process.pid for process in psutil.Process(self._child.pid).children(recursive=True)}
 
     def _result(self) -> dict[str, Any]:
         assert self._child is not None
@@ -157,9 +170,10 @@ class Trial:
         return {"error": f"the engine's process ended with status {self._child.wait()}"}
 
     def _stop(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
+        if self._child is None:
             return
+        self._note_family()
+        child, self._child = self._child, None
         assert child.stdin is not None
         with suppress(OSError):
             child.stdin.close()
@@ -168,3 +182,5 @@ class Trial:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        end_processes(self._family, grace_seconds=10.0)
+        self._family.clear()

@@ -222,10 +222,10 @@ def test_clean_drops_staging_tables_that_no_run_can_be_using(warehouse_url, tmp_
     run = finished_run(tmp_path, [verdict("l1", "copy")])
     acquire(run, warehouse_url=warehouse_url)
     load(run, TASK, warehouse_url=warehouse_url)  # and its reconciliation never comes
-    assert len(staging_tables(warehouse_url)) == 3
+    assert len(staging_tables(warehouse_url)) == 4
     assert clean_warehouse(30, warehouse_url=warehouse_url)["staging_tables"] == 0
     release(run, TASK, warehouse_url=warehouse_url)
-    assert clean_warehouse(30, warehouse_url=warehouse_url)["staging_tables"] == 3
+    assert clean_warehouse(30, warehouse_url=warehouse_url)["staging_tables"] == 4
     assert staging_tables(warehouse_url) == []
     assert live(warehouse_url) == {"l1": "copy"}
 

@@ -88,6 +88,14 @@ def test_rows_that_break_the_engine_are_found_and_all_others_answered(bad: tuple
     assert all(engine.ended for engine in engines.opened)
 
 
+def test_a_group_of_suspects_larger_than_the_window_loses_none_of_them() -> None:
+    with Session(profile(batch_size=8), open_engine=Engines(poisoned("r50"))) as session:
+        death = EngineDeadError("killed", kind="engine_failed")
+        outputs = {o.id: o for o in session._isolate(list(requests(100)), death)}
+    assert len(outputs) == 100
+    assert [o.id for o in outputs.values() if o.error] == ["r50"]
+
+
 def test_more_breaking_rows_than_the_cap_blame_the_engine() -> None:
     engines = Engines(poisoned(*(f"r{n}" for n in range(0, 40, 2))))
     with Session(profile(max_breaking_rows=2, max_engine_deaths=99), open_engine=engines) as session:

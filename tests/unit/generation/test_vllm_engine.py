@@ -130,8 +130,8 @@ def test_structured_output_leaves_no_room_for_loops_of_whitespace() -> None:
 
 
 def test_text_is_read_at_the_end_unless_something_watches_it_grow() -> None:
-    def finished(reason: str, ids: list[int], text: str = "") -> Any:
-        completion = SimpleNamespace(finish_reason=reason, token_ids=ids, text=text, logprobs=None)
+    def finished(reason: str, ids: list[int], text: str = "", stop: str | None = None) -> Any:
+        completion = SimpleNamespace(finish_reason=reason, token_ids=ids, text=text, logprobs=None, stop_reason=stop)
         return SimpleNamespace(
             request_id="r", outputs=[completion], prompt_token_ids=[1], num_cached_tokens=0, finished=True
         )
@@ -144,6 +144,7 @@ def test_text_is_read_at_the_end_unless_something_watches_it_grow() -> None:
     engine = engine_around(None, _tokenizer=Words())
     assert engine._output(finished("stop", [7, 8, 2])).text == "7 8"  # 2 ended it
     assert engine._output(finished("length", [7, 8, 2])).text == "7 8 2"
+    assert engine._output(finished("stop", [7, 8], stop="7 8")).text == ""
     assert engine._output(finished("stop", [7, 8], "as vLLM read it")).text == "as vLLM read it"
     assert not engine._sampling_params({"max_tokens": 4}).detokenize
     assert engine._sampling_params({"max_tokens": 4, "stop": ["\n"]}).detokenize

@@ -17,6 +17,7 @@ from include.generation.engine import EngineDeadError, Request
 from include.settings import SettingsError, load_settings
 from include.tuning import arms
 from include.tuning import compare as module
+from include.tuning.__main__ import _parser
 from include.tuning.compare import common_profile, compare, greedy_requests
 from include.tuning.plan import Cell, Window
 from include.tuning.trials import Trial
@@ -131,6 +132,9 @@ class Tokenizer:
     """Prompt `text n` has n + 1 tokens."""
 
     pad_token_id = PAD
+
+    def save_pretrained(self, folder: Path) -> None:
+        folder.mkdir()
 
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
         return messages[0]["content"]
@@ -260,3 +264,15 @@ def test_a_broken_prompt_file_is_an_error_with_its_line(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 78
     assert f"{path}, line 2" in done.stdout
+
+
+def test_the_command_line_has_what_the_comparison_asks_for() -> None:
+    words = ["compare", "--prompts", "p.jsonl", "--task", "title", "--out", "o", "--rounds", "3"]
+    assert _parser().parse_args(words).rounds == 3
+    assert _parser().parse_args(words[:-2]).rounds == 64
+
+
+def test_a_tuning_run_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(SettingsError, match="holds a tuning run"):
+        compare(tmp_path, profile(), requests(4), arms=["offline"], batches=[1], concurrency=[1], rounds=1)

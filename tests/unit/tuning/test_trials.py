@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from include.tuning import trials
@@ -47,3 +48,28 @@ def test_a_measurement_keeps_the_kernels_that_the_engine_really_took(
         "Selected MarlinFP8ScaledMMLinearKernel for Fp8LinearMethod",
         "Your GPU does not have native support for FP8 computation but FP8 quantization is being used.",
     ]
+
+
+def test_prompts_without_an_answer_fail_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Trial(tmp_path, "serve", "compare", profile(), Notebook(tmp_path / "measurements.jsonl")) as trial:
+        monkeypatch.setattr(trial, "_start", lambda: {"start_s": 1.0})
+        monkeypatch.setattr(trial, "_result", lambda: MEASURED | {"errors": 3})
+        trial._child = trials.subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=trials.subprocess.PIPE, text=True
+        )
+        assert trial.measure(None, 10) is None
+    assert trial.notebook.rows[0]["error"] == "3 of 10 prompts got no answer"
+
+
+def test_what_a_killed_child_started_is_ended_with_it(tmp_path: Path) -> None:
+    server = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); print(p.pid, flush=True); time.sleep(600)"
+    trial = Trial(tmp_path, "serve", "compare", profile(), Notebook(tmp_path / "measurements.jsonl"))
+    trial._child = trials.subprocess.Popen(
+        [sys.executable, "-c", server], stdin=trials.subprocess.PIPE, stdout=trials.subprocess.PIPE, text=True
+    )
+    assert trial._child.stdout is not None
+    pid = int(trial._child.stdout.readline())
+    trial._note_family()
+    trial._child.kill()
+    trial._stop()
+    assert not psutil.pid_exists(pid)
