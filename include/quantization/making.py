@@ -137,8 +137,9 @@ def quantize(base: Path, requests: Sequence[Request], recipe: dict[str, Any], ou
         )
         rows.append(tokenizer(text, add_special_tokens=False))
     longest = max(len(row["input_ids"]) for row in rows)
+    on_gpu = torch.cuda.is_available()  # a CPU without AVX-512 calibrates several times slower in bfloat16
     model = AutoModelForCausalLM.from_pretrained(
-        base, dtype="auto", device_map="cuda" if torch.cuda.is_available() else None
+        base, dtype="auto" if on_gpu else torch.float32, device_map="cuda" if on_gpu else None
     )
     try:
         oneshot(
