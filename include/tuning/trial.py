@@ -30,8 +30,8 @@ Arm = Callable[[EngineProfile, Sequence[Request]], AbstractContextManager[tuple[
 
 
 def emit(**values: Any) -> None:
-    """One result line on standard output."""
-    sys.stdout.write("RESULT " + json.dumps(values) + "\n")
+    """One result on a line of its own of standard output, whatever stands there without a line's end."""
+    sys.stdout.write("\nRESULT " + json.dumps(values) + "\n")
     sys.stdout.flush()
 
 

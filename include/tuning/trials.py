@@ -164,6 +164,8 @@ class Trial:
         for line in self._child.stdout:
             if line.startswith("RESULT "):
                 return dict(json.loads(line.removeprefix("RESULT ")))
+            if not line.strip():
+                continue
             if found := _PATH.search(line.rpartition("] ")[2]):
                 self._paths[found.group().strip()] = None
             log.log(logging.DEBUG if _INFO.match(line) else logging.INFO, "  [%s] %s", self.name, line.rstrip())

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from include.tuning import trials
+from include.tuning.trial import emit
 from include.tuning.trials import Notebook, Trial
 from tests.generating import profile
 
@@ -73,3 +74,9 @@ def test_what_a_killed_child_started_is_ended_with_it(tmp_path: Path) -> None:
     trial._child.kill()
     trial._stop()
     assert not psutil.pid_exists(pid)
+
+
+def test_a_result_stands_on_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    sys.stdout.write("said without a line's end")
+    emit(start_s=1.0)
+    assert 'RESULT {"start_s": 1.0}' in capsys.readouterr().out.splitlines()
