@@ -47,9 +47,8 @@ def run_window(
                     if (missing := room - len(batch) - len(ahead)) > 0:
                         read(missing)
                     batch += [ahead.popleft() for _ in range(min(room - len(batch), len(ahead)))]
-                    flight |= {
-                        request.id: request for request, _ in batch
-                    }  # before any is sent: its death takes them all
+                    # before any is sent: the engine's death takes them all
+                    flight |= {request.id: request for request, _ in batch}
                     for request, tokens in batch:
                         if sent is not None:
                             sent(request)
