@@ -96,13 +96,14 @@ class Roof:
         return "arithmetic" if self.arithmetic_s >= self.memory_s else "memory"
 
 
+_FOUR_BITS = ("awq", "gptq", "w4a16", "fp4", "nf4", "bitsandbytes")  # in a scheme's or a checkpoint's name
+
+
 def roof(profile: EngineProfile, shape: ModelShape, ceilings: Ceilings, work: Work, batch: int) -> Roof:
     """Best times of a run whose decode steps hold `batch` sequences on one device."""
     quantization = f"{profile.engine_args.get('quantization') or ''} {profile.model}".lower()
     low = any(name in quantization for name in ("fp8", "w8a8", "int8")) and ceilings.flops_8bit > 0
-    weight_bytes = (
-        1.0 if low else 0.5 if any(n in quantization for n in ("awq", "gptq", "fp4", "nf4", "w4a16")) else 2.0
-    )
+    weight_bytes = 1.0 if low else 0.5 if any(name in quantization for name in _FOUR_BITS) else 2.0
     kv_bytes = 1 if "fp8" in str(profile.engine_args.get("kv_cache_dtype", "auto")) else 2
     operations = (
         2 * shape.body * work.computed_tokens

@@ -126,12 +126,28 @@ def test_the_fingerprint_names_what_changes_an_answer(folder: Path) -> None:
         assert part_fingerprint(base, task.model_copy(update=change)) not in prints
 
 
+QWEN3_4B = {
+    "num_hidden_layers": 36, "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["bitsandbytes", "awq", "nvfp4"])
+def test_one_sequence_at_a_time_waits_for_the_weights_in_their_own_width(folder: Path, scheme: str) -> None:
+    (folder / "config.json").write_text(json.dumps(QWEN3_4B))
+    alone = profile(model=str(folder), batch_size=1, engine_args={"max_num_seqs": 1})
+    four_bits = profile(model=str(folder), batch_size=1, engine_args={"max_num_seqs": 1, "quantization": scheme})
+    wide, narrow = (
+        roofline_share(p, "NVIDIA H200", seconds=1, work=Work(16, 16, 0)) for p in (alone, four_bits)
+    )  # fmt: skip
+    # 3.63e9 weights at 2 or 0.5 bytes, and 0.39e9 of the head at 2 bytes either way
+    assert wide
+    assert narrow
+    assert narrow / wide == pytest.approx((3.63 * 0.5 + 0.78) / (3.63 * 2 + 0.78), rel=0.01)
+
+
 def test_the_roofline_of_a_4b_model_is_where_arithmetic_puts_it(folder: Path) -> None:
-    shape = {
-        "num_hidden_layers": 36, "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(shape))
+    (folder / "config.json").write_text(json.dumps(QWEN3_4B))
     titles = 1000
     share = roofline_share(
         profile(model=str(folder), batch_size=1024, engine_args={"max_num_seqs": 512}),
