@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 # How vLLM tells which kernels it took, and where a GPU lacks what a precision asks for.
 _PATH = re.compile(
-    r"(?:Using|Selected) \S+ (?:(?:attention )?backend|[Aa]ttention|for|kernel)\b.*|Using \w+Attention\b.*|.*\bnative support\b.*"
+    r"(?:Using|Selected) \S+ (?:(?:attention )?backend|[Aa]ttention|for|kernel)\b(?:(?! out of potential).)*"
+    r"|Using \w+Attention\b.*|FlashInfer resolved .*|.*\bnative support\b.*"
 )
 _INFO = re.compile(r"^(?:\(\S+ pid=\d+\) )?INFO ")
 STARTS = 3  # of one candidate's engine: a cell that kills it is recorded, and the next cell gets a new one

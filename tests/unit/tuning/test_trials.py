@@ -19,6 +19,9 @@ TOLD = [
     "(EngineCore pid=7) INFO 11-30 15:01:45 [__init__.py:601] Selected MarlinFP8ScaledMMLinearKernel for Fp8LinearMethod",
     "(EngineCore pid=7) INFO 11-30 15:01:46 [__init__.py:601] Selected MarlinFP8ScaledMMLinearKernel for Fp8LinearMethod",
     "(EngineCore pid=7) INFO 11-30 15:01:46 [config.py:3] Using max model len 2048",
+    "(EngineCore pid=7) INFO 11-30 18:20:24 [cuda.py:416] Using AttentionBackendEnum.FLASHINFER backend.",
+    "(EngineCore pid=7) INFO 11-30 18:20:28 [flashinfer.py:780] FlashInfer resolved query dtypes: decode_backend=xqa, arch=sm90",
+    "(EngineCore pid=7) WARNING 11-30 18:20:24 [kv_cache.py:148] Using KV cache scaling factor 1.0 for fp8_e4m3.",
     "WARNING 11-30 15:01:46 [marlin_utils_fp8.py:112] Your GPU does not have native support for FP8 computation but FP8 quantization is being used.",
 ]
 MEASURED = {"errors": 0, "seconds": 2.0, "requests_per_s": 5.0}
@@ -45,8 +48,10 @@ def test_a_measurement_keeps_the_kernels_that_the_engine_really_took(
         assert trial.measure(None, 10) == 5.0
     assert levels == ["INFO"]
     assert notebook.rows[0]["paths"] == [
-        "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].",
+        "Using FLASH_ATTN attention backend",
         "Selected MarlinFP8ScaledMMLinearKernel for Fp8LinearMethod",
+        "Using AttentionBackendEnum.FLASHINFER backend.",
+        "FlashInfer resolved query dtypes: decode_backend=xqa, arch=sm90",
         "Your GPU does not have native support for FP8 computation but FP8 quantization is being used.",
     ]
 
