@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from include.validation.view import Source, TaskContext, View, nfc
 
 _TEMPLATE_CODE = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.S)
 _MOST_CHARS = 20_000  # characters whose validators are remembered
+_Found = list[tuple[Validator, bool | Sequence[str]]]  # validators' answers to one text
 
 
 class Outcome(NamedTuple):
@@ -116,7 +118,7 @@ class Checker:
         """The checks that a text with these marks needs: those for any text, and those for one of its characters."""
         return tuple((v.check, v) for i, v in enumerate(self.checks) if v.when is None or marks >> i & 1)
 
-    def _reasons(self, found: Sequence[tuple[Validator, bool | Sequence[str]]]) -> tuple[str, ...]:
+    def _reasons(self, found: _Found) -> tuple[str, ...]:
         """The reason codes of validators' answers, less those that the task has disabled."""
         codes = [code for v, holds in found if holds for code in (v.codes if holds is True else holds)]
         disabled = self.context.settings.disabled
@@ -124,25 +126,65 @@ class Checker:
 
     def check(self, source: Source, output: str, finish_reason: str = "stop") -> Outcome:
         """The verdict on one output. Pure and deterministic; never raises for any text."""
+        view = self._view(source, output, finish_reason)
+        if (outcome := self._without_look(view)) is not None:
+            return outcome
+        return self._outcome(
+            view, [(v, holds) for check, v in self.called_for(self._bits(view)) if (holds := check(view))]
+        )
+
+    def check_all(self, rows: Iterable[tuple[Source, str, str]]) -> list[Outcome]:
+        """The verdicts on (source, output, finish reason), in order: what `check` says of each, sooner.
+
+        A validator goes over all texts before the next one starts, so that the processor's caches keep its code at hand.
+        """
+        views = [self._view(*row) for row in rows]
+        outcomes = [self._without_look(view) for view in views]
+        alike: defaultdict[int, list[View]] = defaultdict(list)  # by marks
+        for view, outcome in zip(views, outcomes, strict=True):
+            if outcome is None:
+                alike[self._bits(view)].append(view)
+        found: defaultdict[View, _Found] = defaultdict(list)
+        for i, v in enumerate(self.checks):
+            check = v.check
+            for marks, group in alike.items():
+                if v.when is None or marks >> i & 1:
+                    for view in group:
+                        if holds := check(view):
+                            found[view].append((v, holds))
+        return [
+            self._outcome(view, found.get(view)) if outcome is None else outcome
+            for view, outcome in zip(views, outcomes, strict=True)
+        ]
+
+    def _view(self, source: Source, output: str, finish_reason: str) -> View:
         context = self.context
         field = getattr(source, context.field, source.description)
         text, repairs, answered = repair(output, field, thinking=context.thinking)
-        view = View(source, text, finish_reason, context, answered)
+        return View(source, text, finish_reason, context, answered, repairs)
+
+    def _without_look(self, view: View) -> Outcome | None:
+        """The verdict on a text that the other validators have no business with; None for all others."""
         for fatal in self.fatal:
-            if (holds := fatal.check(view)) and (fatal_reasons := self._reasons([(fatal, holds)])):
-                return Outcome("", fatal_reasons, repairs, ())
-        if not text:  # a task that has disabled `empty_output`
-            return Outcome(text, (), repairs, ())
-        marks, known = 0, self.marks
+            if (holds := fatal.check(view)) and (reasons := self._reasons([(fatal, holds)])):
+                return Outcome("", reasons, view.repairs, ())
+        # An empty text comes this far in a task that has disabled `empty_output`.
+        return None if view.output else Outcome("", (), view.repairs, ())
+
+    def _bits(self, view: View) -> int:
+        """The marks of all the text's characters."""
+        marks, known, text = 0, self.marks, view.output
         for char in set(text.encode().translate(None, self.plain).decode() if text.isascii() else text):
             marks |= known[char]
-        found = [(v, holds) for check, v in self.called_for(marks) if (holds := check(view))]
+        return marks
+
+    def _outcome(self, view: View, found: _Found | None) -> Outcome:
         if not found:
-            return Outcome(text, (), repairs, ())
-        reasons, flags = self._reasons(found), tuple[str, ...]()
+            return Outcome(view.output, (), view.repairs, ())
+        text, reasons, flags = view.output, self._reasons(found), tuple[str, ...]()
         if not self.flags.isdisjoint(reasons):
             flags = tuple(code for code in reasons if code in self.flags)
             reasons = tuple(code for code in reasons if code not in self.flags)
         if "invisible_chars" in reasons:
             text = without_invisible(text)
-        return Outcome(text, reasons, repairs, flags)
+        return Outcome(text, reasons, view.repairs, flags)

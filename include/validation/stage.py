@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from include.partitions import PartWriter
 from include.records import ESCALATED, Generation, QuarantinedRow, RunCounts, Verdict, WorkItem
 from include.runs import Run
 from include.validation.breaker import trip
-from include.validation.checker import Checker
+from include.validation.checker import Checker, Outcome
 from include.validation.view import Source
 
 log = logging.getLogger(__name__)
 
 STAGE = "validate"
 PROGRESS_SECONDS = 15.0
+BATCH_ROWS = 64  # validated at once; what is known of more leaves the processor's caches
 
 
 _Answer = tuple[str, str, str, bool]  # text, finish reason, error, and whether the row is at fault for it
@@ -104,9 +106,13 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
         PartWriter(store, folders[0], Verdict, rows_per_part) as verdicts,
         PartWriter(store, folders[1], QuarantinedRow, rows_per_part) as quarantine,
     ):
-        for item in store.read_rows(run.work_parts(task, bin_index), WorkItem):
-            answers = answer_of(item.text_id), larger_answer_of(item.text_id)
-            _validate_row(item, *answers, checker, tally, verdicts, quarantine)
+        items = store.read_rows(run.work_parts(task, bin_index), WorkItem)
+        while batch := list(islice(items, BATCH_ROWS)):
+            rows = [(item, Source.of(item), answer_of(item.text_id)) for item in batch]
+            outcomes = iter(checker.check_all((s, a[0], a[1]) for _, s, a in rows if a is not None and not a[2]))
+            for item, source, answer in rows:
+                larger_answer = larger_answer_of(item.text_id)
+                _validate_row(item, source, answer, outcomes, larger_answer, checker, tally, verdicts, quarantine)
             if time.monotonic() - last > PROGRESS_SECONDS:
                 last = time.monotonic()
                 rate = tally.counts.extracted / (last - started)
@@ -116,7 +122,9 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
 
 def _validate_row(
     item: WorkItem,
+    source: Source,
     answer: _Answer | None,
+    outcomes: Iterator[Outcome],  # of the rows that have an answer, from this one on
     larger: _Answer | None,
     checker: Checker,
     tally: _Tally,
@@ -132,8 +140,7 @@ def _validate_row(
         tally.add(item, reason.strip())
         quarantine.write(_quarantined(item, "generate", reason.strip(), detail.strip(), text))
         return
-    source, flags = Source.of(item), tuple[str, ...]()
-    outcome = checker.check(source, text, finish_reason)
+    outcome, flags = next(outcomes), tuple[str, ...]()
     if not outcome.ok and larger is not None:  # merchants' own rules may refuse a text that others' accept
         mended = checker.check(source, larger[0], larger[1])
         if mended.ok:

@@ -148,10 +148,19 @@ class TaskContext(NamedTuple):
 
 
 class View:
-    """One pair. `output` is NFC and already repaired; `task` carries thresholds."""
+    """One pair. `output` is NFC and already repaired, by `repairs`; `task` carries thresholds."""
 
-    def __init__(self, source: Source, output: str, finish_reason: str, task: TaskContext, answered: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        output: str,
+        finish_reason: str,
+        task: TaskContext,
+        answered: bool,
+        repairs: tuple[str, ...] = (),
+    ) -> None:
         self.source, self.output, self.finish_reason, self.task = source, output, finish_reason, task
+        self.repairs = repairs
         self.settings = task.settings
         self.answered = answered  # False: thinking was on and never ended
         self.lower = output.lower()

@@ -53,6 +53,18 @@ def test_every_work_item_ends_in_one_state(make_run) -> None:
     assert run.store.read_json(run.manifest("title", "validate", 0)) == json.loads(json.dumps(manifest))
 
 
+def test_batches_change_no_verdict(make_run, monkeypatch) -> None:
+    items = [work_item(n) for n in range(5)]
+    texts = ["Here is the rewritten title: dripper", None, "Acme ceramic dripper", "", "Acme ceramic dripper \u2605"]
+    run = make_run([[(i, None if text is None else answer(i, text)) for i, text in zip(items, texts, strict=True)]])
+    validate(run, "title", 0)
+    whole = rows(run, run.verdicts("title", 0), Verdict)
+    monkeypatch.setattr(stage, "BATCH_ROWS", 2)
+    validate(run, "title", 0)
+    assert rows(run, run.verdicts("title", 0), Verdict) == whole
+    assert [v.reasons for v in whole] == [("meta_text",), (), ("empty_output",), ("pictograph",)]
+
+
 def test_listings_that_share_a_text_share_its_answer(make_run) -> None:
     first, twin = work_item(0, text_id="shared"), work_item(1, text_id="shared")
     run = make_run([[(first, answer(first)), (twin, None)]])
@@ -175,6 +187,7 @@ def test_a_folder_in_place_of_pairs_and_json_nested_too_deeply_are_said_plainly(
 def test_long_work_says_how_far_it_is_in_plain_lines(make_run, monkeypatch, caplog) -> None:
     """graphrag-toolkit#129: progress bars and carriage returns break task logs."""
     monkeypatch.setattr(stage, "PROGRESS_SECONDS", -1.0)
+    monkeypatch.setattr(stage, "BATCH_ROWS", 1)
     run = make_run([[(item, answer(item)) for item in map(work_item, range(3))]])
     with caplog.at_level("INFO", logger=stage.__name__):
         stage.validate(run, "title", 0)
