@@ -14,7 +14,7 @@ from benchmarks import dummy_model
 from benchmarks.generation import fixed_lengths, work_items
 from benchmarks.generation_arms import request_of
 from include.settings import PROJECT_ROOT, load_settings
-from include.tuning.__main__ import ARMS
+from include.tuning.__main__ import add_window_options
 from include.tuning.compare import common_profile, compare, greedy_requests
 
 
@@ -24,12 +24,8 @@ def main() -> int:
     parser.add_argument("--changes", type=json.loads, default={}, help="JSON of engine arguments to change")
     parser.add_argument("--task", default="title")
     parser.add_argument("--rows", type=int, default=48)
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--concurrency", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument(
-        "--rounds", type=int, default=8, help="measure a batch or concurrency of n by at most so many times n"
-    )
+    add_window_options(parser)
+    parser.set_defaults(concurrency=[1, 8, 32], rounds=8)
     parser.add_argument("--dummy", action="store_true", help="a model of Qwen3-4B's shape without weights, on a GPU")
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "build" / "bench" / "compare")
     options = parser.parse_args()

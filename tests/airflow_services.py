@@ -113,13 +113,13 @@ class Airflow:
         """Number of tries of each map index."""
         return {index: found["try_number"] for index, found in self.instances(run_id, task_id).items()}
 
-    def wait_for_run(self, run_id: str, state: str = "success", seconds: float = 400) -> None:
+    def wait_for_run(self, run_id: str, seconds: float = 400) -> None:
         def ended() -> bool:
             now = next(r["state"] for r in self.runs() if r["dag_run_id"] == run_id)
-            assert now in {"queued", "running", state}, f"run {run_id} ended {now}; logs in {self.nightly.root}"
-            return bool(now == state)
+            assert now in {"queued", "running", "success"}, f"run {run_id} ended {now}; logs in {self.nightly.root}"
+            return bool(now == "success")
 
-        self.wait(f"{state} of {run_id}", ended, seconds)
+        self.wait(f"success of {run_id}", ended, seconds)
 
     def stop(self) -> None:
         for service in self.services:

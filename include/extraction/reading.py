@@ -160,7 +160,6 @@ def _collected_by_batch() -> Iterator[None]:
     Hundreds of thousands of small tuples would otherwise start the collector again and again: a third of a reader's time.
     """
     enabled = gc.isenabled()
-    gc.collect()
     gc.freeze()
     gc.disable()
     try:

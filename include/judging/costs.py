@@ -29,10 +29,10 @@ class _Part(ComparisonSettings):
     model_config = ConfigDict(frozen=True, extra="ignore")  # the file's other keys are include.tuning's
 
 
-def load_comparison(path: str | Path | None = None) -> ComparisonSettings:
-    """These settings out of `tuning.yaml` in the configuration folder, or of another file. Raises SettingsError."""
+def load_comparison() -> ComparisonSettings:
+    """These settings out of `tuning.yaml` in the configuration folder. Raises SettingsError."""
     folder = Path(os.environ.get(CONFIG_DIR_VARIABLE) or PROJECT_ROOT / "include" / "config")
-    return read_settings_file(Path(path) if path else folder / "tuning.yaml", _Part)
+    return read_settings_file(folder / "tuning.yaml", _Part)
 
 
 def price_per_million(gpu_hour_price: float, gpus: int, requests_per_s: float) -> float:

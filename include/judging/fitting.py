@@ -84,10 +84,10 @@ def decides(row: Comparison, threshold: float) -> bool:
     return row.judge and (row.score is None or row.score >= threshold)
 
 
-def cross_fitted(rows: Sequence[Comparison], folds: int = FOLDS, seed: str = "0") -> list[Comparison]:
+def cross_fitted(rows: Sequence[Comparison]) -> list[Comparison]:
     """The rows with their out-of-fold decisions, split by document."""
-    ranked = sorted({row.document for row in rows}, key=lambda document: draw_key(seed, document))
-    fold = {document: place % min(folds, len(ranked)) for place, document in enumerate(ranked)}
+    ranked = sorted({row.document for row in rows}, key=lambda document: draw_key("0", document))
+    fold = {document: place % min(FOLDS, len(ranked)) for place, document in enumerate(ranked)}
     thresholds = {
         number: pick_threshold([row for row in rows if fold[row.document] != number]) for number in set(fold.values())
     }

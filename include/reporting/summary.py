@@ -120,12 +120,12 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
-def latest_run(partition_date: str, config_dir: str | None = None) -> Run:
+def latest_run(partition_date: str) -> Run:
     """The run of a partition date whose `run.json` is newest.
 
     Raises SettingsError when that date has no run.
     """
-    data_url = resolve_path(load_settings(config_dir).pipeline.data_url)
+    data_url = resolve_path(load_settings().pipeline.data_url)
     day = Store(data_url).child(f"dt={partition_date}")
     folders = day.fs.ls(day.root, detail=False) if day.fs.exists(day.root) else []
     runs = [f for f in folders if day.fs.exists(f"{f}/run.json")]

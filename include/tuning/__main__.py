@@ -23,6 +23,18 @@ from include.settings import EngineProfile, SettingsError, load_settings
 ARMS = ("generate", "offline", "serve")
 
 
+def add_window_options(parser: argparse.ArgumentParser) -> None:
+    """What a comparison measures, and how long; the names are those of `compare.compare`."""
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="sizes of static batches")
+    parser.add_argument(
+        "--concurrency", nargs="+", type=int, default=[1, 8, 32, 128], help="requests at a time, of serve"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=64, help="most times that a batch or a concurrency is filled in one measurement"
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m include.tuning", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -48,14 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--profile", help="engine profile as configured; default: the task's, as it is in force")
     compare.add_argument("--out", type=Path, required=True, help="folder of compare.json and compare.html")
     compare.add_argument("--rows", type=int, help="so many prompts from the file's beginning; default: all")
-    compare.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
-    compare.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="sizes of static batches")
-    compare.add_argument(
-        "--concurrency", nargs="+", type=int, default=[1, 8, 32, 128], help="requests at a time, of serve"
-    )
-    compare.add_argument(
-        "--rounds", type=int, default=64, help="most times that a batch or a concurrency is filled in one measurement"
-    )
+    add_window_options(compare)
     ceilings = commands.add_parser("ceilings", help="measure the device's ceilings under load")
     ceilings.add_argument("--out", type=Path)
     report = commands.add_parser("report", help="write report.html, one page, into the folder of a finished tuning run")

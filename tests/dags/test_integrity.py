@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -103,38 +102,42 @@ def test_the_nightly_dag_has_one_chain_of_stages_per_enhancement_task(parsed: di
     assert parsed["tasks"]["enhance_listings"] == sorted(["open_run", "extract", "report", "finish", *chains])
 
 
-def test_a_task_with_escalation_gets_its_stage_between_the_bins_and_the_sample(tmp_path: Path) -> None:
-    shutil.copytree(PROJECT / "include" / "config", tmp_path / "config")
-    path = tmp_path / "config" / "tasks" / "title.yaml"
-    values = yaml.safe_load(path.read_text()) | {"escalation": {"engine": "gpu-qwen3-4b", "max_texts": 100}}
-    path.write_text(yaml.safe_dump(values))
-    found = parse(tmp_path, LISTING_CONFIG_DIR=str(tmp_path / "config"))
-    assert found["errors"] == {}
-    assert {t for t in found["tasks"]["enhance_listings"] if "escalate" in t} == {"title.escalate"}
-    assert found["upstream"]["title.sample"] == ["title.escalate"]
-    assert found["upstream"]["title.escalate"] == ["title.process_bin.validate"]
-
-
-def test_a_switch_adds_the_hosted_apis_bins_which_hold_no_gpu(tmp_path: Path) -> None:
-    config = shutil.copytree(PROJECT / "include" / "config", tmp_path / "config")
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """The DAGs of a configuration with all that adds or moves tasks: escalation, a hosted API, a queue, a pod template."""
+    folder = tmp_path_factory.mktemp("changed")
+    config = shutil.copytree(PROJECT / "include" / "config", folder / "config")
     hosted = {"kind": "openai", "model": "gpt", "lineage": "gpt", "batch_size": 8, "connection": "api"}
     (config / "engines" / "hosted.yaml").write_text(yaml.safe_dump(hosted))
-    path = config / "tasks" / "title.yaml"
-    routing = {"hosted": "hosted", "share": {"*": 0.1}, "pool": "api"}
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"routing": routing}))
-    (config / "pipeline.yaml").write_text(
-        (config / "pipeline.yaml").read_text().replace("gpu_queue: null", "gpu_queue: gpu")
-    )
-    found = parse(tmp_path, LISTING_CONFIG_DIR=str(config))
+    for name, change in (
+        ("tasks/title.yaml", {"escalation": {"engine": "gpu-qwen3-4b", "max_texts": 100}}),
+        ("tasks/description.yaml", {"routing": {"hosted": "hosted", "share": {"*": 0.1}, "pool": "api"}}),
+        ("pipeline.yaml", {"gpu_queue": "gpu", "gpu_pod_template": "docker/pod-templates/gpu.yaml"}),
+    ):
+        path = config / name
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text("utf-8")) | change), "utf-8")
+    found = parse(folder, LISTING_CONFIG_DIR=str(config))
     assert found["errors"] == {}
-    added = {t for t in found["tasks"]["enhance_listings"] if "hosted" in t}
-    assert added == {"title.plan_hosted_bins", "title.process_hosted_bin.generate", "title.process_hosted_bin.validate"}
-    assert found["gpu"]["enhance_listings/title.process_hosted_bin.generate"] == ["api", "default", {}]
-    assert found["gpu"]["enhance_listings/title.process_bin.generate"] == ["gpu", "gpu", {}]
-    assert found["upstream"]["title.plan_hosted_bins"] == ["extract"]
-    assert found["upstream"]["title.sample"] == ["title.process_bin.validate", "title.process_hosted_bin.validate"]
+    return found
 
 
+def test_a_task_with_escalation_gets_its_stage_between_the_bins_and_the_sample(changed: dict) -> None:
+    assert {t for t in changed["tasks"]["enhance_listings"] if "escalate" in t} == {"title.escalate"}
+    assert changed["upstream"]["title.sample"] == ["title.escalate"]
+    assert changed["upstream"]["title.escalate"] == ["title.process_bin.validate"]
+
+
+def test_a_switch_adds_the_hosted_apis_bins_which_hold_no_gpu(changed: dict) -> None:
+    stages = ["plan_hosted_bins", "process_hosted_bin.generate", "process_hosted_bin.validate"]
+    added = {t for t in changed["tasks"]["enhance_listings"] if "hosted" in t}
+    assert added == {f"description.{stage}" for stage in stages}
+    assert changed["gpu"][HOSTED] == ["api", "default", {}]
+    assert changed["upstream"]["description.plan_hosted_bins"] == ["extract"]
+    validated = ["description.process_bin.validate", "description.process_hosted_bin.validate"]
+    assert changed["upstream"]["description.sample"] == validated
+
+
+HOSTED = "enhance_listings/description.process_hosted_bin.generate"
 GPU_TASKS = {
     "calibrate_judge/calibrate",
     "distill_task_model/evaluate",
@@ -154,16 +157,10 @@ def test_tasks_with_an_engine_are_in_the_gpu_pool_and_go_where_airflow_sends_eve
     assert parsed["gpu"] == {name: ["gpu", "default", {}] for name in GPU_TASKS}
 
 
-def test_settings_send_the_tasks_with_an_engine_and_no_other_to_a_queue_and_a_pod_template(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    shutil.copytree(PROJECT / "include" / "config", config)
-    names = "gpu_queue: gpu\ngpu_pod_template: docker/pod-templates/gpu.yaml\n"
-    text = re.sub(r"^gpu_\w+: null.*\n", "", (config / "pipeline.yaml").read_text("utf-8"), flags=re.M)
-    (config / "pipeline.yaml").write_text(text + names, "utf-8")
+def test_settings_send_the_tasks_with_an_engine_and_no_other_to_a_queue_and_a_pod_template(changed: dict) -> None:
     template = {"pod_template_file": str(PROJECT / "docker" / "pod-templates" / "gpu.yaml")}
-    found = parse(tmp_path, LISTING_CONFIG_DIR=str(config))
-    assert found["errors"] == {}
-    assert found["gpu"] == {name: ["gpu", "gpu", template] for name in GPU_TASKS}
+    tasks = GPU_TASKS | {"enhance_listings/title.escalate"}
+    assert changed["gpu"] == {name: ["gpu", "gpu", template] for name in tasks} | {HOSTED: changed["gpu"][HOSTED]}
 
 
 def test_tuning_ends_with_a_person_and_a_way_back(parsed: dict) -> None:

@@ -33,6 +33,7 @@ from tests.integration.warehouse_runs import (
     work,
 )
 
+pytestmark = pytest.mark.usefixtures("without_audit")
 LATER = datetime(2026, 3, 9, tzinfo=UTC)
 
 

@@ -109,10 +109,10 @@ def live(url: str) -> dict[str, str]:
     return dict(rows(url, "SELECT listing_id, text FROM current_copy ORDER BY merchant_id, listing_id"))
 
 
-def seed(url, folder, lines, header=HEADER):
+def seed(url, folder, lines):
     path = folder / "listings.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([header, *lines])
+        csv.writer(file).writerows([HEADER, *lines])
     return seed_catalog(url, path, load_settings().pipeline.catalog, DAY)
 
 

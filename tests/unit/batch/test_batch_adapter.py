@@ -41,8 +41,8 @@ def submit(adapter: EngineBatchAdapter, requests: list[dict[str, Any]]) -> str:
     return str(adapter.submit(requests, output_spec=build_output_spec(str), **options).batch_id)
 
 
-def ended(adapter: EngineBatchAdapter, batch_id: str, seconds: float = 120) -> Any:
-    until = time.monotonic() + seconds
+def ended(adapter: EngineBatchAdapter, batch_id: str) -> Any:
+    until = time.monotonic() + 120
     while (state := adapter.get_batch(batch_id)).status == "in_progress" and time.monotonic() < until:
         time.sleep(0.1)
     return state

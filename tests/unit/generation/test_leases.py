@@ -17,8 +17,8 @@ from include.generation.leases import Gpu, device_lease
 from include.settings import PROJECT_ROOT
 
 
-def gpu(index: int, used_mb: float = 4.0, holders: tuple[int, ...] = (), capability: int = 90) -> Gpu:
-    return Gpu(index, f"GPU-{index}", "NVIDIA H200", capability, 143_000.0, used_mb, holders)
+def gpu(index: int, used_mb: float = 4.0, holders: tuple[int, ...] = ()) -> Gpu:
+    return Gpu(index, f"GPU-{index}", "NVIDIA H200", 90, 143_000.0, used_mb, holders)
 
 
 @pytest.fixture

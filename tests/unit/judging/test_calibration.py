@@ -25,9 +25,9 @@ def write_labels(path, rows):
     return str(path)
 
 
-def labelled(count=200, documents=40, seed=3, se=0.9, sp=0.85):
+def labelled(count=200, se=0.9, sp=0.85):
     """Rows whose stored judge "flipper" agrees with people at these rates."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(3)
     rows = []
     for number in range(count):
         good = bool(random.random() < 0.6)
@@ -35,7 +35,7 @@ def labelled(count=200, documents=40, seed=3, se=0.9, sp=0.85):
         rows.append(
             {
                 "id": f"r{number}",
-                "source": {"title": f"Mug {number % documents}", "description": "Blue. 300 ml."},
+                "source": {"title": f"Mug {number % 40}", "description": "Blue. 300 ml."},
                 "output": "A blue mug" + " of stoneware" * int(random.integers(0, 5)),
                 "label": int(good),
                 "error_type": "none" if good else "incorrect",

@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Run:
     return Run(spec, store)
 
 
-def finish_task(run: Run, task: str, *, status: str = "passed", loaded: int = 6, **gate: Any) -> None:
+def finish_task(run: Run, task: str, *, status: str = "passed", **gate: Any) -> None:
     counts = RunCounts(extracted=10, unchanged=1, quarantined={"emoji": 2, "judge_failed": 1}, accepted=6)
     counts.check_closed()
     run.store.write_json(run.plan(task), {"bins": [[0]], "rows": [9], "counts": {}})
@@ -67,7 +67,7 @@ def finish_task(run: Run, task: str, *, status: str = "passed", loaded: int = 6,
         },
     )
     if status == "passed":
-        run.store.write_json(run.manifest(task, "load"), {"accepted": 6, "loaded": loaded, "stale": 0})
+        run.store.write_json(run.manifest(task, "load"), {"accepted": 6, "loaded": 6, "stale": 0})
         run.store.write_json(run.manifest(task, "reconcile"), {"status": "published"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -11,9 +12,17 @@ import pytest
 from include.records import Generation, RunCounts, WorkItem
 from include.runs import Run, RunSpec
 from include.settings import Settings, load_settings
+from include.validation import checker
 from tests.validating import MOMENT
 
 MakeRun = Callable[..., Run]
+special_tokens = functools.cache(checker.special_tokens)
+
+
+@pytest.fixture(autouse=True)
+def _tokenizer_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every checker reads its model's tokenizer, megabytes of JSON: once a file is enough for all tests."""
+    monkeypatch.setattr(checker, "special_tokens", special_tokens)
 
 
 @pytest.fixture
