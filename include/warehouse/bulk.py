@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.csv
 import sqlalchemy as sa
 
+AHEAD = 2  # batches that are being written as CSV while the server takes the one before them
 Poisoned = Callable[[pa.RecordBatch, str], None]
 
 
@@ -21,13 +23,16 @@ def _as_csv(batch: pa.RecordBatch) -> memoryview:
     return buffer.getbuffer()
 
 
-def _ahead(blocks: Iterator[memoryview]) -> Generator[memoryview, None, None]:
-    """The same blocks; a thread makes the next one while the caller sends this one."""
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, blocks, None)
-        while (block := coming.result()) is not None:
-            coming = thread.submit(next, blocks, None)
-            yield block
+def _ahead(batches: Iterable[pa.RecordBatch]) -> Generator[memoryview, None, None]:
+    """The batches as CSV; threads write what comes next while the caller sends a block and reads on."""
+    with ThreadPoolExecutor(AHEAD) as threads:
+        coming: deque[Future[memoryview]] = deque()
+        for batch in batches:
+            coming.append(threads.submit(_as_csv, batch))
+            if len(coming) > AHEAD:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 def _copy(
@@ -67,7 +72,7 @@ def fill_new(connection: sa.Connection, table: sa.Table, batches: Iterable[pa.Re
             rows += batch.num_rows
         return rows
     names = table.columns.keys()
-    with closing(_ahead(_as_csv(batch.select(names)) for batch in batches)) as blocks:
+    with closing(_ahead(batch.select(names) for batch in batches)) as blocks:
         # FREEZE: whoever reads the rows first need not mark every page, and so write it, once more.
         return _copy(connection, table, names, blocks, ", FREEZE")
 
