@@ -106,7 +106,7 @@ def writing(url: str) -> Iterator[sa.Connection]:
 
 
 def plan_without(connection: sa.Connection, *joins: str) -> None:
-    """Rules out kinds of join ("hashjoin", "mergejoin") for the rest of the transaction; on PostgreSQL only.
+    """Rules out steps ("hashjoin", "mergejoin", "material") for the rest of the transaction; on PostgreSQL only.
 
     Tables that were filled a moment ago have no statistics, and a plan that reads a large table whole for a few keys, or
     sorts whole texts on disk, costs more than any that it could win against.

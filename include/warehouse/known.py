@@ -133,6 +133,6 @@ class Lookup:
         columns += [pa.array([key[i] for key in keys], pa.string()) for i in range(3)]
         with self._connection.begin():
             self._connection.execute(_keys.delete())
-            plan_without(self._connection, "hashjoin", "mergejoin")
+            plan_without(self._connection, "hashjoin", "mergejoin", "material")
             insert_batch(self._connection, _keys, pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
             return self._connection.execute(question, {"task": task}).all()

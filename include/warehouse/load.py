@@ -159,7 +159,7 @@ def load(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
 
     def stage() -> int:
         poison.clear()
-        return copy.fill(_accepted(run, task, gate["failed_text_ids"]), _poison_into(poison))
+        return copy.fill(lambda: _accepted(run, task, gate["failed_text_ids"]), _poison_into(poison))
 
     clock = [time.monotonic()]
     twins = retried(stage)
@@ -172,9 +172,9 @@ def load(run: Run, task: str, *, warehouse_url: str) -> dict[str, Any]:
     counts.accepted -= len(poison)
     if poison:
         counts.quarantine(POISONED, len(poison))
-    retried(lambda: staged["quarantine"].fill(_refused(run, task, poison), _refuse))
-    retried(lambda: staged["ended"].fill(_ended(run, task), _refuse))
-    retried(lambda: staged["same"].fill(_same(run, task), _refuse))
+    retried(lambda: staged["quarantine"].fill(lambda: _refused(run, task, poison), _refuse))
+    retried(lambda: staged["ended"].fill(lambda: _ended(run, task), _refuse))
+    retried(lambda: staged["same"].fill(lambda: _same(run, task), _refuse))
     clock.append(time.monotonic())
     audit = audit_staging(copy, run.spec.run_id, copy.rows, warehouse_url)
     clock.append(time.monotonic())

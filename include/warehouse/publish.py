@@ -65,7 +65,7 @@ def touched(connection: sa.Connection, statement: sa.Executable) -> int:
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount
 
 
-def same_listing(table: sa.Table, staged: sa.Table, task: str) -> sa.ColumnElement[bool]:
+def same_listing(table: sa.Table, staged: sa.FromClause, task: str) -> sa.ColumnElement[bool]:
     return sa.and_(*(table.c[name] == staged.c[name] for name in LISTING), table.c.enhancement_task == task)
 
 
@@ -136,17 +136,21 @@ def _upsert(
     """
     staged = [name for name in (*LISTING, *staging.columns) if name in listing_copy.c and name not in constants]
     literals = [sa.literal(value, listing_copy.c[name].type) for name, value in constants.items()]
-    chosen = (
-        sa.select(*(staging.table.c[name] for name in staged), *literals)
-        .where(where)
-        .order_by(*(staging.table.c[name] for name in LISTING))
+
+    def chosen(source: sa.FromClause, stands: bool) -> sa.Select[Any]:
+        pair = sa.exists(
+            sa.select(sa.literal(1)).where(same_listing(listing_copy, source, facts.enhancement_task)).correlate(source)
+        )
+        return (
+            sa.select(*(source.c[name] for name in staged), *literals)
+            .where(pair if stands else sa.not_(pair))
+            .order_by(*(source.c[name] for name in LISTING))
+        )
+
+    rows = sa.select(*(staging.table.c[name] for name in staged)).where(where)
+    update = insert_for(connection, listing_copy).from_select(
+        [*staged, *constants], chosen(rows.subquery(), stands=True)
     )
-    stands = sa.exists(
-        sa.select(sa.literal(1))
-        .where(same_listing(listing_copy, staging.table, facts.enhancement_task))
-        .correlate(staging.table)
-    )
-    update = insert_for(connection, listing_copy).from_select([*staged, *constants], chosen.where(stands))
     new = update.excluded
     changed = {name: new[name] for name in (*staged, *constants) if name not in KEY}
     update = update.on_conflict_do_update(
@@ -154,7 +158,10 @@ def _upsert(
         set_=changed | {"retired_at": None},
         where=sa.and_(_may_replace(new.source_updated_at, facts), _differs(new.run_id, new.text, facts)),
     )
-    insert = listing_copy.insert().from_select([*staged, *constants], chosen.where(sa.not_(stands)))
+    # OFFSET 0 makes PostgreSQL sort whole rows: it takes their index for an order at no cost, but every row of a table larger
+    # than its cache is then fetched by itself.
+    new_rows = chosen(rows.offset(0).subquery(), stands=False)
+    insert = listing_copy.insert().from_select([*staged, *constants], new_rows)
     return touched(connection, update) + touched(connection, insert)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 
 from include.settings import digest
-from include.warehouse.bulk import Poisoned, insert_isolating
+from include.warehouse.bulk import Poisoned, fill_new, insert_isolating, is_data_error
 from include.warehouse.database import UtcDateTime, connect, retried, writing
 from include.warehouse.schema import key_text
 
@@ -52,12 +52,24 @@ class Staging:
         )
         self._index = sa.Index(f"ix_{self.table.name}", *(self.table.c[name] for name in LISTING), unique=True)
 
-    def fill(self, batches: Iterable[pa.RecordBatch], poisoned: Poisoned) -> int:
+    def fill(self, read: Callable[[], Iterable[pa.RecordBatch]], poisoned: Poisoned) -> int:
         """Creates the table and fills it in one transaction; `rows` says how many it then holds.
 
-        Returns how many more there were: older or equal twins of another row with the same key, which were removed again.
+        Where the database refuses a row, all is read again, to tell which. Returns how many more there were: older or equal
+        twins of another row with the same key, which were removed again.
         """
-        inserted = 0
+
+        def isolated(connection: sa.Connection) -> int:
+            return sum(insert_isolating(connection, self.table, batch, poisoned) for batch in of_fair_size(read()))
+
+        try:
+            return self._fill(lambda connection: fill_new(connection, self.table, read()))
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+        return self._fill(isolated)
+
+    def _fill(self, insert: Callable[[sa.Connection], int]) -> int:
         with writing(self.url) as connection:
             postgres = connection.dialect.name == "postgresql"
             self.table.drop(connection, checkfirst=True)
@@ -66,11 +78,10 @@ class Staging:
             connection.exec_driver_sql(
                 created.replace("CREATE TABLE", "CREATE UNLOGGED TABLE") if postgres else created
             )
-            for batch in of_fair_size(batches):
-                inserted += insert_isolating(connection, self.table, batch, poisoned)
+            inserted = insert(connection)
             twins = self._index_or_deduplicate(connection)
             if postgres:
-                connection.exec_driver_sql(f"ANALYZE {self.table.name}")
+                connection.exec_driver_sql(f"ANALYZE {self.table.name} ({', '.join(LISTING)})")
         self.rows = inserted - twins
         return twins
 

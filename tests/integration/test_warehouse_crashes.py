@@ -50,8 +50,9 @@ def power_cut_after(url: str, statement: int):
     original = bulk._copy
 
     def copy(*args):
-        original(*args)
+        copied = original(*args)
         tick()
+        return copied
 
     bulk._copy = copy
     for name in ("after_cursor_execute", "commit"):
