@@ -88,7 +88,8 @@ def _entry(result: Any, table: str | None, label: str | None) -> tuple[dict[str,
     if not success and bad:
         names = [index.get(label) for index in found.get("partial_unexpected_index_list") or []] if label else []
         observed = [f"{n}: {v}" for n, v in zip(names, bad, strict=False)] if names else bad
-        observed = {"rows": found.get("unexpected_count"), "examples": observed[:EXAMPLES]}
+        one = found.get("element_count") == 1  # a table of one row: its figure says all
+        observed = observed[0] if one else {"rows": found.get("unexpected_count"), "examples": observed[:EXAMPLES]}
     arguments = {k: v for k, v in config.kwargs.items() if k not in ("batch_id", "unexpected_rows_query")}
     entry = {
         "name": (config.meta or {}).get("rule", config.type),

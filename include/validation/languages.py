@@ -87,9 +87,10 @@ def _detector(languages: tuple[str, ...] = ()) -> LanguageDetector:
 
 
 def _confidences(text: str, languages: tuple[str, ...] = ()) -> dict[str, float]:
-    """lingua's probabilities by language, those that are alike taken together."""
+    """lingua's probabilities by language, those that are alike taken together. Lone surrogates, which it cannot read, are left out."""
     found: dict[str, float] = dict.fromkeys(languages or LANGUAGES, 0.0)
-    for entry in _detector(languages).compute_language_confidence_values(text):
+    readable = text.encode("utf-8", "ignore").decode()
+    for entry in _detector(languages).compute_language_confidence_values(readable):
         code = entry.language.iso_code_639_1.name.lower()
         found[ALIKE.get(code, code)] += entry.value
     return found

@@ -84,7 +84,10 @@ class Source:
 
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> Source:
-        """A source from a JSON object; absent and null fields are empty. Raises ValueError naming a field that is no text."""
+        """A source from a JSON object, composed to NFC as extraction does; absent and null fields are empty.
+
+        Raises ValueError naming a field that is no text.
+        """
         found: dict[str, str] = {}
         for name in (field.name for field in fields(cls)):
             value = values.get(name)
@@ -92,7 +95,7 @@ class Source:
                 value = json.dumps(value, ensure_ascii=False)
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"source.{name} must be text, not {type(value).__name__}")
-            found[name] = value or ""
+            found[name] = nfc(value or "")
         return cls(**found)
 
     @lazy

@@ -291,6 +291,23 @@ def test_fields_may_be_absent_and_lone_surrogates_are_answered(check):
     assert verdicts[2]["ok"], "attributes are part of the source"
 
 
+def test_a_source_of_decomposed_letters_or_with_a_lone_surrogate_is_read_as_the_night_reads_it(check):
+    words = "qwerty zxcvbn asdfgh poiuyt lkjhgf mnbvcx tgbyhn rfvedc ujmikl"  # of no language, so that lingua is asked
+    verdicts = check(
+        {
+            "id": "a",
+            "source": {"title": "Nestle\u0301 mug set", "brand": "Nestle\u0301"},
+            "output": "Nestl\u00e9 mug set",
+        },
+        {"id": "b", "source": {"title": '"Cafe\u0301" mug'}, "output": '"Caf\u00e9"'},
+        b'{"id": "c", "source": {"title": "Mug \\ud83d", "description": "%s"}, "output": "A large mug for daily use"}\n'
+        % words.encode(),
+    )
+    assert verdicts[0]["ok"]
+    assert verdicts[1]["output"] == '"Caf\u00e9"', "the source quotes it likewise"
+    assert "invalid_input" not in verdicts[2]["reasons"]
+
+
 def test_an_unknown_task_is_an_error(check, capsys):
     with pytest.raises(AssertionError):
         assert check(pair("Blue mug"), task="slogan")
