@@ -1,9 +1,9 @@
 """A real model as it is, quantized, and spoiled: speed, paired quality of the copy, and what promotion makes of it.
 
 `python -m benchmarks.real_weights --device gpu` runs the title adapter on SmolLM2-135M through `include.tuning`'s own run,
-quality comparison and choice: the incumbent in BF16 (float32 on a CPU) against FP8, and against *noise*, the same model with
-a share of each matrix's standard deviation added to its weights, a planted bad candidate that must be refused. A CPU runs no
-FP8: name a checkpoint of `make quantize-env` there, as `--device cpu --checkpoint w8a8=FOLDER`.
+quality comparison and choice: the incumbent in BF16 (float32 on a CPU) against the FP8 candidates of `tuning.yaml`, and against
+*noise*, the same model with a share of each matrix's standard deviation added to its weights, a planted bad candidate that must
+be refused. A CPU runs no FP8: name a checkpoint of `make quantize-env` there, as `--device cpu --checkpoint w8a8=FOLDER`.
 
 Listings are those of benchmarks.generation. Started again, it goes on where it stopped. Writes build/bench/real-weights.json.
 """
@@ -22,7 +22,7 @@ from benchmarks.generation import make_run, work_items
 from include.generation.leases import device_name
 from include.generation.model import prepare_default_model
 from include.settings import PROJECT_ROOT, EngineProfile, Settings, load_settings
-from include.tuning.plan import Candidate, Grid, TuningSettings
+from include.tuning.plan import Candidate, Grid, TuningSettings, load_tuning
 from include.tuning.promotion import choose
 from include.tuning.quality import compare_quality
 from include.tuning.run import TuningRun, open_folder, ratio, versions, write_json
@@ -33,7 +33,6 @@ TASK, NOISE = "title", 0.15
 GPU_ARGS = {
     "dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 256, "max_num_batched_tokens": 16384, "enforce_eager": True,
 }  # fmt: skip
-FP8_CACHE = {"quantization": "fp8", "kv_cache_dtype": "fp8"}
 
 
 def settings_on(device: str) -> Settings:
@@ -75,10 +74,7 @@ def candidates(device: str, checkpoints: dict[str, str], noisy: Path) -> tuple[C
     """What is compared with the incumbent; the planted bad one last."""
     named = [Candidate(name=name, model=str(Path(folder).resolve())) for name, folder in checkpoints.items()]
     if device == "gpu":
-        named += [
-            Candidate(name="fp8", engine_args={"quantization": "fp8"}),
-            Candidate(name="fp8-kv", engine_args=FP8_CACHE),
-        ]
+        named += [candidate for candidate in load_tuning().candidates if candidate.name.startswith("fp8")]
     return (*named, Candidate(name="noise", model=str(noisy)))
 
 

@@ -6,13 +6,12 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from include.settings import TEMPLATES_DIR, Settings, TaskSettings
 from include.validation.characters import without_invisible
-from include.validation.registry import Check, Validator, registered, validators
+from include.validation.registry import Validator, registered, validators
 from include.validation.repairs import repair
 from include.validation.view import Source, TaskContext, View, nfc
 
@@ -96,7 +95,6 @@ class Checker:
         self.flags = frozenset[str]().union(*(v.flags for v in active))
         self.marks = _Marks(self.checks)
         self.plain = bytes(code for code in range(128) if not self.marks[chr(code)])  # ASCII that calls for no check
-        self.called_for = lru_cache(maxsize=4096)(self._called_for)
         self.context = TaskContext(
             field=task.output_field,
             settings=settings,
@@ -114,10 +112,6 @@ class Checker:
         found = settings.task(task)
         return cls(found, thinking=thinking, tokens=special_tokens(settings.engines[found.engine].model_path()))
 
-    def _called_for(self, marks: int) -> tuple[tuple[Check, Validator], ...]:
-        """The checks that a text with these marks needs: those for any text, and those for one of its characters."""
-        return tuple((v.check, v) for i, v in enumerate(self.checks) if v.when is None or marks >> i & 1)
-
     def _reasons(self, found: _Found) -> tuple[str, ...]:
         """The reason codes of validators' answers, less those that the task has disabled."""
         codes = [code for v, holds in found if holds for code in (v.codes if holds is True else holds)]
@@ -126,15 +120,10 @@ class Checker:
 
     def check(self, source: Source, output: str, finish_reason: str = "stop") -> Outcome:
         """The verdict on one output. Pure and deterministic; never raises for any text."""
-        view = self._view(source, output, finish_reason)
-        if (outcome := self._without_look(view)) is not None:
-            return outcome
-        return self._outcome(
-            view, [(v, holds) for check, v in self.called_for(self._bits(view)) if (holds := check(view))]
-        )
+        return self.check_all([(source, output, finish_reason)])[0]
 
     def check_all(self, rows: Iterable[tuple[Source, str, str]]) -> list[Outcome]:
-        """The verdicts on (source, output, finish reason), in order: what `check` says of each, sooner.
+        """The verdicts on (source, output, finish reason), in order.
 
         A validator goes over all texts before the next one starts, so that the processor's caches keep its code at hand.
         """
@@ -144,7 +133,7 @@ class Checker:
         for view, outcome in zip(views, outcomes, strict=True):
             if outcome is None:
                 alike[self._bits(view)].append(view)
-        found: defaultdict[View, _Found] = defaultdict(list)
+        found: dict[View, _Found] = {view: [] for view in views}
         for i, v in enumerate(self.checks):
             check = v.check
             for marks, group in alike.items():
@@ -153,7 +142,7 @@ class Checker:
                         if holds := check(view):
                             found[view].append((v, holds))
         return [
-            self._outcome(view, found.get(view)) if outcome is None else outcome
+            self._outcome(view, found[view]) if outcome is None else outcome
             for view, outcome in zip(views, outcomes, strict=True)
         ]
 
@@ -178,7 +167,7 @@ class Checker:
             marks |= known[char]
         return marks
 
-    def _outcome(self, view: View, found: _Found | None) -> Outcome:
+    def _outcome(self, view: View, found: _Found) -> Outcome:
         if not found:
             return Outcome(view.output, (), view.repairs, ())
         text, reasons, flags = view.output, self._reasons(found), tuple[str, ...]()

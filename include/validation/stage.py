@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from include.partitions import PartWriter
 from include.records import ESCALATED, Generation, QuarantinedRow, RunCounts, Verdict, WorkItem
@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 STAGE = "validate"
 PROGRESS_SECONDS = 15.0
-BATCH_ROWS = 64  # validated at once; what is known of more leaves the processor's caches
+# Validated at once. What is known of more rows leaves the processor's caches; of texts of the most characters that extraction lets
+# through, these hold some 160 MB.
+BATCH_ROWS = 64
 
 
 _Answer = tuple[str, str, str, bool]  # text, finish reason, error, and whether the row is at fault for it
@@ -109,10 +111,11 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
         items = store.read_rows(run.work_parts(task, bin_index), WorkItem)
         while batch := list(islice(items, BATCH_ROWS)):
             rows = [(item, Source.of(item), answer_of(item.text_id)) for item in batch]
-            outcomes = iter(checker.check_all((s, a[0], a[1]) for _, s, a in rows if a is not None and not a[2]))
+            outcomes = iter(checker.check_all((s, a[0], a[1]) for _, s, a in rows if _is_text(a)))
             for item, source, answer in rows:
+                outcome = next(outcomes) if _is_text(answer) else None
                 larger_answer = larger_answer_of(item.text_id)
-                _validate_row(item, source, answer, outcomes, larger_answer, checker, tally, verdicts, quarantine)
+                _validate_row(item, source, answer, outcome, larger_answer, checker, tally, verdicts, quarantine)
             if time.monotonic() - last > PROGRESS_SECONDS:
                 last = time.monotonic()
                 rate = tally.counts.extracted / (last - started)
@@ -120,27 +123,32 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
     return _finish(run, task, bin_index, tally, time.monotonic() - started)
 
 
+def _is_text(answer: _Answer | None) -> TypeGuard[_Answer]:
+    """Whether there is something to validate: an answer that is no error."""
+    return answer is not None and not answer[2]
+
+
 def _validate_row(
     item: WorkItem,
     source: Source,
     answer: _Answer | None,
-    outcomes: Iterator[Outcome],  # of the rows that have an answer, from this one on
+    outcome: Outcome | None,  # the validators' verdict, where the answer is text
     larger: _Answer | None,
     checker: Checker,
     tally: _Tally,
     verdicts: PartWriter,
     quarantine: PartWriter,
 ) -> None:
-    if answer is None or (answer[2] and not answer[3]):
-        tally.add(item, "errored")
-        return
-    text, finish_reason, error, _ = answer
-    if error:
+    text, finish_reason, error, row_at_fault = answer or ("", "", "", False)
+    if outcome is None:
+        if not row_at_fault:
+            tally.add(item, "errored")
+            return
         reason, _, detail = error.partition(":")
         tally.add(item, reason.strip())
         quarantine.write(_quarantined(item, "generate", reason.strip(), detail.strip(), text))
         return
-    outcome, flags = next(outcomes), tuple[str, ...]()
+    flags = tuple[str, ...]()
     if not outcome.ok and larger is not None:  # merchants' own rules may refuse a text that others' accept
         mended = checker.check(source, larger[0], larger[1])
         if mended.ok:

@@ -105,14 +105,14 @@ def writing(url: str) -> Iterator[sa.Connection]:
         yield connection
 
 
-def plan_without(connection: sa.Connection, *joins: str) -> None:
-    """Rules out steps ("hashjoin", "mergejoin", "material") for the rest of the transaction; on PostgreSQL only.
+def plan_without(connection: sa.Connection, *steps: str) -> None:
+    """Rules out steps of a plan ("hashjoin", "mergejoin", "material") for the rest of the transaction; on PostgreSQL only.
 
     Tables that were filled a moment ago have no statistics, and a plan that reads a large table whole for a few keys, or
     sorts whole texts on disk, costs more than any that it could win against.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(*(sa.func.set_config(f"enable_{join}", "off", True) for join in joins)))
+        connection.execute(sa.select(*(sa.func.set_config(f"enable_{step}", "off", True) for step in steps)))
 
 
 def is_transient(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from include.settings import digest
 from include.warehouse.bulk import Poisoned, fill_new, insert_isolating, is_data_error
 from include.warehouse.database import UtcDateTime, connect, retried, writing
 from include.warehouse.schema import key_text
+
+log = logging.getLogger(__name__)
 
 LISTING = ("merchant_id", "listing_id")
 BATCH_ROWS = 8_192
@@ -55,8 +58,8 @@ class Staging:
     def fill(self, read: Callable[[], Iterable[pa.RecordBatch]], poisoned: Poisoned) -> int:
         """Creates the table and fills it in one transaction; `rows` says how many it then holds.
 
-        Where the database refuses a row, all is read again, to tell which. Returns how many more there were: older or equal
-        twins of another row with the same key, which were removed again.
+        Returns how many twins were removed again: rows of the same key and an older or equal version. Where the database
+        refuses a row, all is read once more, to tell which.
         """
 
         def isolated(connection: sa.Connection) -> int:
@@ -67,6 +70,9 @@ class Staging:
         except Exception as error:
             if not is_data_error(error):
                 raise
+            log.warning(
+                "%s: filled again, row by row where it must be: %s", self.table.name, str(error).splitlines()[0]
+            )
         return self._fill(isolated)
 
     def _fill(self, insert: Callable[[sa.Connection], int]) -> int:

@@ -44,6 +44,16 @@ def published(folder, url, verdicts, run_id, **more):
     return run
 
 
+def test_a_withdrawn_listing_without_copy_leaves_no_row(warehouse_url, tmp_path):
+    gone, held = (
+        EndedCopy(merchant_id="m1", listing_id=name, locale="", source_updated_at=moment(DAY), reason=reason)
+        for name, reason in (("l8", "retired"), ("l9", "holdout"))
+    )
+    load(finished_run(tmp_path, [verdict("l1", "a")], ended=[gone, held]), TASK, warehouse_url=warehouse_url)
+    found = rows(warehouse_url, "SELECT listing_id, arm FROM listing_copy ORDER BY listing_id")
+    assert found == [("l1", "treatment"), ("l9", "holdout")]
+
+
 def test_withdrawn_listings_are_retired_and_come_back(warehouse_url, tmp_path):
     seed(warehouse_url, tmp_path, listings(6))
     run = open_run(tmp_path)

@@ -120,16 +120,18 @@ def test_offsets_become_utc(warehouse_url, tmp_path):
     assert found == datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
-def test_one_poison_row_never_fails_its_batch(warehouse_url, tmp_path):
+@pytest.mark.parametrize("place", [0, 17, 49])
+def test_one_poison_row_never_fails_its_batch(warehouse_url, tmp_path, caplog, place):
     """psycopg2#1243: NUL in text. It loads on SQLite and is quarantined on PostgreSQL; the others load on both."""
     verdicts = [verdict(f"l{i}", f"copy {i}") for i in range(50)]
-    verdicts[17] = verdict("l17", "co\0py")
-    run = finished_run(tmp_path, verdicts, rows_per_part=50)
+    verdicts[place] = verdict(f"l{place}", "co\0py")
+    run = finished_run(tmp_path, verdicts, rows_per_part=5)  # more batches than are prepared ahead
     manifest = load(run, TASK, warehouse_url=warehouse_url)
     refused = manifest["counts"]["quarantined"].get("refused_by_database", 0)
     assert refused == (1 if warehouse_url.startswith("postgresql") else 0)
     assert manifest["loaded"] == 50 - refused
     assert len(rows(warehouse_url, "SELECT 1 FROM quarantine")) == refused
+    assert ("filled again" in caplog.text) == bool(refused)
     assert reconcile(run, TASK, warehouse_url=warehouse_url)["status"] == "published"
 
 

@@ -54,15 +54,18 @@ def test_every_work_item_ends_in_one_state(make_run) -> None:
 
 
 def test_batches_change_no_verdict(make_run, monkeypatch) -> None:
-    items = [work_item(n) for n in range(5)]
+    items = [work_item(n) for n in range(6)]
     texts = ["Here is the rewritten title: dripper", None, "Acme ceramic dripper", "", "Acme ceramic dripper \u2605"]
-    run = make_run([[(i, None if text is None else answer(i, text)) for i, text in zip(items, texts, strict=True)]])
+    answers = [(i, None if text is None else answer(i, text)) for i, text in zip(items, texts, strict=False)]
+    run = make_run([[*answers, (items[5], answer(items[5], "Acme ceramic dripper with", finish_reason="length"))]])
     validate(run, "title", 0)
     whole = rows(run, run.verdicts("title", 0), Verdict)
     monkeypatch.setattr(stage, "BATCH_ROWS", 2)
     validate(run, "title", 0)
     assert rows(run, run.verdicts("title", 0), Verdict) == whole
-    assert [v.reasons for v in whole] == [("meta_text",), (), ("empty_output",), ("pictograph",)]
+    assert [v.reasons for v in whole] == [
+        ("meta_text",), (), ("empty_output",), ("pictograph",), ("truncated",),
+    ]  # fmt: skip
 
 
 def test_listings_that_share_a_text_share_its_answer(make_run) -> None:
