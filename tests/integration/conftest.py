@@ -55,12 +55,6 @@ def warehouse_url(empty_url: str) -> str:
     return empty_url
 
 
-@pytest.fixture
-def without_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads whose audit always passes: it only reads, and takes most of the time; the tests of the load have it."""
-    monkeypatch.setattr("include.warehouse.load.audit_staging", lambda *_: {"status": "passed"})
-
-
 @pytest.fixture(scope="session")
 def default_model():
     """Folder of the default model, made once and kept."""

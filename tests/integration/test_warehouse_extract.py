@@ -17,8 +17,6 @@ from include.warehouse.leases import LeaseHeldError
 from include.warehouse.seen import SeenListings, SeenLostError
 from tests.integration.warehouse_runs import DAY, STAMP, finish, listings, live, open_run, rows, run_extract, seed, work
 
-pytestmark = pytest.mark.usefixtures("without_audit")
-
 
 def test_new_then_unchanged_then_only_what_changed(warehouse_url, tmp_path):
     seed(warehouse_url, tmp_path, listings(30))

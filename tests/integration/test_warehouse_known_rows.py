@@ -16,7 +16,6 @@ from include.warehouse.revert import revert
 from include.warehouse.upkeep import pin
 from tests.integration.warehouse_runs import DAY, STAMP, finish, listings, live, open_run, rows, run_extract, seed, work
 
-pytestmark = pytest.mark.usefixtures("without_audit")
 NEXT = date(2026, 3, 7)
 
 

@@ -33,7 +33,6 @@ from tests.integration.warehouse_runs import (
     work,
 )
 
-pytestmark = pytest.mark.usefixtures("without_audit")
 LATER = datetime(2026, 3, 9, tzinfo=UTC)
 
 

@@ -18,7 +18,6 @@ from tests.integration.warehouse_runs import DAY, TASK, finished_run, moment, re
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "warehouse.md"
 (QUERY,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-pytestmark = pytest.mark.usefixtures("without_audit")
 LATER = datetime(2026, 3, 9, tzinfo=UTC)
 
 

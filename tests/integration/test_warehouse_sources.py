@@ -16,8 +16,6 @@ from include.runs import interval_of
 from include.settings import FeedSettings
 from tests.integration.warehouse_runs import DAY, finish, listings, live, open_run, rows, run_extract, seed, work
 
-pytestmark = pytest.mark.usefixtures("without_audit")
-
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
