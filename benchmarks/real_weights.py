@@ -1,11 +1,13 @@
 """A real model as it is, quantized, and spoiled: speed, paired quality of the copy, and what promotion makes of it.
 
 `python -m benchmarks.real_weights --device gpu` runs the title adapter on SmolLM2-135M through `include.tuning`'s own run,
-quality comparison and choice: the incumbent in BF16 (float32 on a CPU) against the FP8 candidates of `tuning.yaml`, and against
-*noise*, the same model with a share of each matrix's standard deviation added to its weights, a planted bad candidate that must
-be refused. A CPU runs no FP8: name a checkpoint of `make quantize-env` there, as `--device cpu --checkpoint w8a8=FOLDER`.
+quality comparison and choice: the incumbent in BF16 without CUDA graphs (float32 on a CPU) against the candidates of `tuning.yaml`,
+and against *noise*, the same model with a share of each matrix's standard deviation added to its weights, a planted bad candidate
+that must be refused. All candidates run with CUDA graphs on a GPU, noise too, so that speed alone refuses none of them. A CPU
+runs no FP8: name a checkpoint of `make quantize-env` there, as `--device cpu --checkpoint w8a8=FOLDER`.
 
-Listings are those of benchmarks.generation. Started again, it goes on where it stopped. Writes build/bench/real-weights.json.
+Listings are those of benchmarks.generation. Started again, it goes on where it stopped. Writes build/bench/real-weights.json,
+beside --dir and named as it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import json
 import logging
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.generation import make_run, work_items
 from include.generation.leases import device_name
 from include.generation.model import prepare_default_model
-from include.settings import PROJECT_ROOT, EngineProfile, Settings, load_settings
+from include.settings import PROJECT_ROOT, EngineProfile, Settings, SettingsError, load_settings
 from include.tuning.plan import Candidate, Grid, TuningSettings, load_tuning
 from include.tuning.promotion import choose
 from include.tuning.quality import compare_quality
@@ -29,7 +32,7 @@ from include.tuning.run import TuningRun, open_folder, ratio, versions, write_js
 from include.tuning.workload import requests_of_runs
 
 TASK, NOISE = "title", 0.15
-# Without CUDA graphs: an engine starts in half the time, and a model this small is bound by its launches either way.
+# The incumbent and the judge, which runs on the same settings: without graphs an engine starts in half the time.
 GPU_ARGS = {
     "dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 256, "max_num_batched_tokens": 16384, "enforce_eager": True,
 }  # fmt: skip
@@ -70,12 +73,24 @@ def spoil(source: Path, target: Path, share: float = NOISE) -> Path:
     return target
 
 
-def candidates(device: str, checkpoints: dict[str, str], noisy: Path) -> tuple[Candidate, ...]:
-    """What is compared with the incumbent; the planted bad one last."""
-    named = [Candidate(name=name, model=str(Path(folder).resolve())) for name, folder in checkpoints.items()]
-    if device == "gpu":
-        named += [candidate for candidate in load_tuning().candidates if candidate.name.startswith("fp8")]
-    return (*named, Candidate(name="noise", model=str(noisy)))
+def candidates(
+    device: str, checkpoints: dict[str, str], noisy: Path, names: Sequence[str] = ()
+) -> tuple[Candidate, ...]:
+    """What is compared with the incumbent, or of it what `names` holds; the planted bad one last.
+
+    Raises SettingsError for a name that is none.
+    """
+    tried = [Candidate(name=name, model=str(Path(folder).resolve())) for name, folder in checkpoints.items()]
+    tried += load_tuning().candidates if device == "gpu" else ()
+    tried.append(Candidate(name="noise", model=str(noisy)))
+    if unknown := sorted(set(names) - {candidate.name for candidate in tried}):
+        raise SettingsError(f"no candidate {', '.join(unknown)}; there are {', '.join(c.name for c in tried)}")
+    graphs = {"enforce_eager": False} if device == "gpu" else {}
+    return tuple(
+        candidate.model_copy(update={"engine_args": candidate.engine_args | graphs})
+        for candidate in tried
+        if not names or candidate.name in names
+    )
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -101,6 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "gpu"), required=True)
     parser.add_argument("--checkpoint", action="append", default=[], metavar="NAME=FOLDER", help="a quantized one")
+    parser.add_argument("--candidates", nargs="+", default=[], metavar="NAME", help="only these; default: all")
     parser.add_argument("--rows", type=int, default=2048, help="prompts of one speed measurement")
     parser.add_argument("--held-out", type=int, default=2000, help="listings that every side answers")
     parser.add_argument("--repeats", type=int, default=3)
@@ -113,9 +129,11 @@ def main() -> int:
     profile = settings.engines[settings.task(TASK).engine]
     noisy = spoil(prepare_default_model(), folder / "noise")
     seqs, tokens = (profile.engine_args[name] for name in ("max_num_seqs", "max_num_batched_tokens"))
+    checkpoints = dict(pair.split("=", 1) for pair in options.checkpoint)
+    tried = candidates(options.device, checkpoints, noisy, options.candidates)
     tuning = TuningSettings(
         grid=Grid(max_num_seqs=(seqs,), max_num_batched_tokens=(tokens,), windows=(2,), submit=("refill",)),
-        candidates=(tried := candidates(options.device, dict(c.split("=", 1) for c in options.checkpoint), noisy)),
+        candidates=tried,
         baseline_engine_args={name: profile.engine_args[name] for name in ("dtype", "enforce_eager")},
         requests=options.rows, probe_requests=max(options.rows // 4, 2 * seqs), fine_steps=1, finalists=len(tried),
         repeats=options.repeats, margin=0.05, held_out=options.held_out,
@@ -129,7 +147,7 @@ def main() -> int:
     TuningRun(folder / "tuning").run()
     compare_quality(folder / "tuning", settings, [held_out])
     found = told(folder / "tuning") | {"listings": source}
-    write_json(folder.parent / "real-weights.json", found)
+    write_json(folder.parent / f"{folder.name}.json", found)
     print(json.dumps(found, indent=2))
     return 0
 
