@@ -104,6 +104,25 @@ def _entry(result: Any, table: str | None, label: str | None) -> tuple[dict[str,
     return entry, problems
 
 
+def expected_text(entry: Mapping[str, Any]) -> str:
+    """What an expectation of a result asks for, in words: "at least 0.9", "0 to 0.02", else its arguments."""
+    asked = {k: v for k, v in entry["expected"].items() if v is not None}
+    low, high = asked.get("min_value"), asked.get("max_value")
+    if low is None and high is None:
+        return ", ".join(f"{name} {value}" for name, value in asked.items())
+    if low is not None and high is not None:
+        return f"{low}" if low == high else f"{low} to {high}"
+    return f"at most {high}" if low is None else f"at least {low}"
+
+
+def observed_text(entry: Mapping[str, Any]) -> str:
+    """What an expectation of a result found, in words: a figure, or how many rows do not meet it and which."""
+    found = entry["observed"]
+    if not isinstance(found, Mapping) or "examples" not in found:
+        return str(found)
+    return f"{found['rows']} wrong, such as {'; '.join(str(example) for example in found['examples'])}"
+
+
 def _status(found: Sequence[Mapping[str, Any]], wanted: int) -> str:
     """ "broken" when nothing was checked, a rule went unanswered or raised; else whether every rule holds."""
     if not found or len(found) < wanted or any("error" in entry for entry in found):

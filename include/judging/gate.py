@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from include.expectations import expected_text, observed_text
 from include.judging.accounting import Progress, progress, top_reasons
 from include.judging.calibration import calibration_in_force, passes_by
 from include.judging.decision import JudgeDecision, judge_decision
@@ -150,8 +151,8 @@ def _check_suite(findings: _Findings, suite: dict[str, Any]) -> None:
     for expectation in suite.get("expectations", []):
         if not expectation.get("success") and expectation.get("name") != "completeness":  # said above, with the bins
             findings.reasons.append(
-                f"validators: {expectation.get('name')} observed {expectation.get('observed')}, "
-                f"expected {expectation.get('expected')}"
+                f"validators: {expectation['name']} observed {observed_text(expectation)}, "
+                f"expected {expected_text(expectation)}"
             )
     if status == "failed":
         findings.blame("the validators' expectation suite failed", "failed")

@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 
+from include.expectations import expected_text, observed_text
 from include.judging.costs import ComparisonSettings, load_comparison
 from include.judging.plots import data_uri, nights_plot, stacked_plot
 from include.numerals import number, percent
@@ -129,6 +130,8 @@ def write_report(run: Run, out: str | None = None, warehouse_url: str = "") -> s
         number=number,
         price=price,
         data_uri=data_uri,
+        observed_text=observed_text,
+        expected_text=expected_text,
     )
     page = environment.get_template("report.html.j2").render(
         summary=summary, tasks=tasks, prices=prices, trouble=trouble, problem=found.problem if warehouse_url else "",

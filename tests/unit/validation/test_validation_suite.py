@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from include.expectations import Rule, TableRules, check_tables, plain
+from include.expectations import Rule, TableRules, check_tables, expected_text, observed_text, plain
 from include.judging.gate import decide
 from include.records import QuarantinedRow
 from include.reporting.summary import summarise
@@ -76,7 +76,7 @@ def test_the_alert_alone_says_which_expectation_failed_by_how_much_and_where_the
     (line,) = [line for line in text.splitlines() if "validator pass rate" in line]
     observed, expected = line.split(", expected ")
     assert observed.endswith("observed 0.25")
-    assert "0.9" in expected
+    assert expected == "0.9 to 1.0"
     assert "40 listings keep their current copy" in text
     assert "top reasons: meta_text 30" in text
     folder = text.split("all failing ids: ")[1].split("\n")[0]
@@ -101,6 +101,20 @@ def test_a_dead_bin_costs_completeness_only(make_run) -> None:
     assert failed(suite.check(strict, "title")) == {"completeness"}
 
 
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        ({"column": "a", "min_value": 0, "max_value": 0.02}, "0 to 0.02"),
+        ({"column": "a", "min_value": 0, "max_value": 0}, "0"),
+        ({"column": "a", "min_value": 1, "max_value": None}, "at least 1"),
+        ({"column": "a", "max_value": 3}, "at most 3"),
+        ({"column_A": "planned", "column_B": "accounted"}, "column_A planned, column_B accounted"),
+    ],
+)
+def test_what_an_expectation_asks_for_is_said_in_words(expected, text) -> None:
+    assert expected_text({"expected": expected}) == text
+
+
 def test_one_bad_merchant_is_seen_in_a_good_average(make_run) -> None:
     items = [work_item(n, merchant_id="bad" if n < 20 else "good") for n in range(200)]
     rows = [(i, answer(i, "f" * 40 if i.merchant_id == "bad" else "Acme ceramic dripper with stand")) for i in items]
@@ -109,6 +123,7 @@ def test_one_bad_merchant_is_seen_in_a_good_average(make_run) -> None:
     assert failed(result) == {"pass rate of every bin, merchant and locale"}
     entry = next(e for e in result["expectations"] if not e["success"])
     assert entry["observed"]["examples"] == ["merchant bad: 0.0"]
+    assert observed_text(entry) == "1 wrong, such as merchant bad: 0.0"
 
 
 def test_one_bad_engine_is_seen_in_a_good_average(make_run) -> None:
