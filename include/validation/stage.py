@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -88,6 +89,40 @@ class _Tally:
             self.counts.quarantine(reason)
 
 
+@dataclass
+class _Results:
+    """Where the rows of one bin go."""
+
+    tally: _Tally
+    verdicts: PartWriter
+    quarantine: PartWriter
+
+    def unanswered(self, item: WorkItem, answer: _Answer | None) -> None:
+        """A listing without an answer, or with an error; where the engine found the row at fault, it is quarantined."""
+        text, _, error, row_at_fault = answer or ("", "", "", False)
+        if not row_at_fault:
+            self.tally.add(item, "errored")
+            return
+        reason, _, detail = error.partition(":")
+        self.tally.add(item, reason.strip())
+        self.quarantine.write(_quarantined(item, "generate", reason.strip(), detail.strip(), text))
+
+    def judged(self, item: WorkItem, outcome: Outcome, finish_reason: str, *flags: str) -> None:
+        """A listing with what the validators say of its answer; a rejected one is quarantined, too."""
+        ok, reasons, output = outcome.ok, outcome.reasons, storable(outcome.output)
+        flags += outcome.flags
+        judged: dict[str, Any] = {"output": output, "finish_reason": finish_reason, "ok": ok, "reasons": reasons}
+        of_item = {name: getattr(item, name) for name in WorkItem.__dataclass_fields__}
+        self.verdicts.write(Verdict(**of_item, **judged, repairs=outcome.repairs, flags=flags))
+        self.tally.repairs.update(outcome.repairs)
+        self.tally.flags.update(flags)
+        self.tally.reasons.update(reasons)
+        self.tally.add(item, "" if ok else reasons[0])
+        if not ok:
+            self.tally.rejected += 1
+            self.quarantine.write(_quarantined(item, STAGE, reasons[0], ", ".join(reasons[1:]), output))
+
+
 def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
     """Validates one bin and returns its manifest, which is also written; run again, it replaces all that it wrote.
 
@@ -108,14 +143,24 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
         PartWriter(store, folders[0], Verdict, rows_per_part) as verdicts,
         PartWriter(store, folders[1], QuarantinedRow, rows_per_part) as quarantine,
     ):
+        results = _Results(tally, verdicts, quarantine)
         items = store.read_rows(run.work_parts(task, bin_index), WorkItem)
         while batch := list(islice(items, BATCH_ROWS)):
             rows = [(item, Source.of(item), answer_of(item.text_id)) for item in batch]
             outcomes = iter(checker.check_all((s, a[0], a[1]) for _, s, a in rows if _is_text(a)))
             for item, source, answer in rows:
-                outcome = next(outcomes) if _is_text(answer) else None
-                larger_answer = larger_answer_of(item.text_id)
-                _validate_row(item, source, answer, outcome, larger_answer, checker, tally, verdicts, quarantine)
+                if not _is_text(answer):
+                    results.unanswered(item, answer)
+                    continue
+                outcome, larger_answer = next(outcomes), larger_answer_of(item.text_id)
+                if (
+                    not outcome.ok and larger_answer is not None
+                ):  # a merchant's own rules may refuse what others' accept
+                    mended = checker.check(source, larger_answer[0], larger_answer[1])
+                    if mended.ok:
+                        results.judged(item, mended, larger_answer[1], ESCALATED)
+                        continue
+                results.judged(item, outcome, answer[1])
             if time.monotonic() - last > PROGRESS_SECONDS:
                 last = time.monotonic()
                 rate = tally.counts.extracted / (last - started)
@@ -126,51 +171,6 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
 def _is_text(answer: _Answer | None) -> TypeGuard[_Answer]:
     """Whether there is something to validate: an answer that is no error."""
     return answer is not None and not answer[2]
-
-
-def _validate_row(
-    item: WorkItem,
-    source: Source,
-    answer: _Answer | None,
-    outcome: Outcome | None,  # the validators' verdict, where the answer is text
-    larger: _Answer | None,
-    checker: Checker,
-    tally: _Tally,
-    verdicts: PartWriter,
-    quarantine: PartWriter,
-) -> None:
-    text, finish_reason, error, row_at_fault = answer or ("", "", "", False)
-    if outcome is None:
-        if not row_at_fault:
-            tally.add(item, "errored")
-            return
-        reason, _, detail = error.partition(":")
-        tally.add(item, reason.strip())
-        quarantine.write(_quarantined(item, "generate", reason.strip(), detail.strip(), text))
-        return
-    flags = tuple[str, ...]()
-    if not outcome.ok and larger is not None:  # merchants' own rules may refuse a text that others' accept
-        mended = checker.check(source, larger[0], larger[1])
-        if mended.ok:
-            outcome, finish_reason, flags = mended, larger[1], (ESCALATED,)
-    flags += outcome.flags
-    ok, reasons, output = outcome.ok, outcome.reasons, storable(outcome.output)
-    judged: dict[str, Any] = {"output": output, "finish_reason": finish_reason, "ok": ok, "reasons": reasons}
-    verdicts.write(
-        Verdict(
-            **{name: getattr(item, name) for name in WorkItem.__dataclass_fields__},
-            **judged,
-            repairs=outcome.repairs,
-            flags=flags,
-        )
-    )
-    tally.repairs.update(outcome.repairs)
-    tally.flags.update(flags)
-    tally.reasons.update(reasons)
-    tally.add(item, "" if ok else reasons[0])
-    if not ok:
-        tally.rejected += 1
-        quarantine.write(_quarantined(item, STAGE, reasons[0], ", ".join(reasons[1:]), output))
 
 
 def storable(text: str) -> str:
