@@ -152,10 +152,9 @@ def validate(run: Run, task: str, bin_index: int) -> dict[str, Any]:
                 if not _is_text(answer):
                     results.unanswered(item, answer)
                     continue
-                outcome, larger_answer = next(outcomes), larger_answer_of(item.text_id)
-                if (
-                    not outcome.ok and larger_answer is not None
-                ):  # a merchant's own rules may refuse what others' accept
+                outcome = next(outcomes)
+                if not outcome.ok and (larger_answer := larger_answer_of(item.text_id)) is not None:
+                    # A merchant's own rules may refuse a text that others' accept.
                     mended = checker.check(source, larger_answer[0], larger_answer[1])
                     if mended.ok:
                         results.judged(item, mended, larger_answer[1], ESCALATED)
