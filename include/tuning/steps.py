@@ -25,15 +25,16 @@ from include.settings import EngineProfile
 from include.tuning.trial import taken, warm_up
 
 STEP_NAME = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
-# The first pattern that a kernel's name matches says its kind.
+# The first pattern that a kernel's name matches says its kind. Inductor names a kernel after what it fuses and what takes its
+# result: one that quantizes for a matrix product has that product's name in its own, and is none.
 KINDS = (
-    ("attention", re.compile(r"flash|attn|attention|fmha|paged", re.I)),
     ("cache write", re.compile(r"reshape_and_cache|cache_kernel", re.I)),
+    ("quantize", re.compile(r"^triton_.*(abs_clamp|quant|fp8)|quant_kernel|_quant_fp8", re.I)),
+    ("norm, activation, rotary", re.compile(r"^triton_|norm|silu|rotary|act_and_mul", re.I)),
+    ("attention", re.compile(r"flash|attn|attention|mha|paged|WithKVCache", re.I)),
     ("matrix product", re.compile(r"gemm|nvjet|cutlass|cublas|matmul|_mm_|splitk", re.I)),
-    ("quantize", re.compile(r"quant|fp8", re.I)),
     ("sampling", re.compile(r"argmax|sample|softmax|topk|sort|gumbel|logit|reduce_kernel", re.I)),
-    ("norm, activation, rotary", re.compile(r"norm|silu|rotary|triton|act_and_mul|elementwise", re.I)),
-    ("copy", re.compile(r"memcpy|memset|copy", re.I)),
+    ("copy", re.compile(r"memcpy|memset|copy|elementwise", re.I)),
 )
 Event = dict[str, Any]
 
