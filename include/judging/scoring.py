@@ -30,6 +30,7 @@ from include.settings import EngineProfile, JudgeSettings, Settings, digest
 log = logging.getLogger(__name__)
 
 PROGRESS_EVERY = 50
+EXAMPLE_CHARS = 200  # of an unreadable answer, in the error
 ERRORS_PART = "errors.parquet"  # judged again by the next call; readable answers are kept
 
 
@@ -121,7 +122,8 @@ def judge_texts(
                 "attempts": attempt,
             }
             if raw.error or answer.verdict is JudgeVerdict.ERROR:
-                failed[raw.id] = fields | {"verdict": JudgeVerdict.ERROR, "raw": raw.text or raw.error}
+                failure = f" [engine: {raw.error}, {raw.detail}]" if raw.error else ""
+                failed[raw.id] = fields | {"verdict": JudgeVerdict.ERROR, "raw": (raw.text + failure).strip()}
             else:
                 yield raw.id, fields
         lost = {"verdict": JudgeVerdict.ERROR, "raw": "no answer", "stated": "", "attempts": attempt}
@@ -242,7 +244,11 @@ def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mappi
     settings = run.spec.settings
     judge = settings.engines[settings.judge.engine]
     writers = [settings.engines[name] for name in settings.task(task).routes]
-    verdicts = {row.text_id: row.verdict for row in run.store.read_rows(run.judged(task), JudgeScore)}
+    verdicts, unread = dict[str, JudgeVerdict](), ""
+    for row in run.store.read_rows(run.judged(task), JudgeScore):
+        verdicts[row.text_id] = row.verdict
+        if row.verdict is JudgeVerdict.ERROR and not unread:
+            unread = row.raw[:EXAMPLE_CHARS]
     counts = Counter(verdicts.values())
     manifest = {
         "sampled": texts,
@@ -265,7 +271,8 @@ def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mappi
     if texts and counts[JudgeVerdict.ERROR] / texts > limit:
         raise JudgeError(
             f"the judge gave no readable answer for {counts[JudgeVerdict.ERROR]} of {texts} texts of {task} (allowed "
-            f"{limit:.1%}); readable answers are kept, running this again asks for the others only. If it stays so, "
-            "raise max_tokens in judge.yaml or use a stronger judge"
+            f"{limit:.1%}), such as {unread!r}; readable answers are kept, running this again asks for the "
+            "others only. If it stays so, raise max_tokens in judge.yaml or use a stronger judge; where the engine failed, "
+            "its own lines say why"
         )
     return manifest

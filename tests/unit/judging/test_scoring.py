@@ -36,7 +36,7 @@ class Asking:
         for key, _messages in prompts:
             self.judge.asked.append((key, self.judge.attempt))
             if (text := self.judge.reply(key, self.judge.attempt)) is not None:
-                yield Output(id=key, text=text)
+                yield text if isinstance(text, Output) else Output(id=key, text=text)
 
     def report(self):
         return {"requests_per_s": 2.0, "device_s": 5.0}
@@ -93,6 +93,17 @@ def test_too_many_errors_fail_the_step_and_the_next_call_asks_only_for_them(run)
     assert (manifest["resumed"], manifest["errors"], manifest["evaluable"]) == (8, 0, 10)
     assert manifest["device_s"] == 2 * 5.0, "both calls took the device"
     assert len(rows_of(run)) == len({(r.text_id, r.stratum) for r in rows_of(run)}) == 10
+
+
+def test_an_answer_that_the_engine_broke_off_says_so_in_the_error_and_in_its_row(run):
+    def broken(key, attempt):
+        return Output(id=key, text='{"unsupported":', error="engine_failed", detail="finish_reason error")
+
+    with pytest.raises(
+        JudgeError, match=r"such as '\{\"unsupported\": \[engine: engine_failed, finish_reason error\]'"
+    ):
+        score(run, TASK, Judge(broken))
+    assert {r.raw for r in rows_of(run)} == {'{"unsupported": [engine: engine_failed, finish_reason error]'}
 
 
 def test_an_answer_that_never_comes_is_an_error(run):
