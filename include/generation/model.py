@@ -14,6 +14,7 @@ import shutil
 import uuid
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from include.settings import PROJECT_ROOT
 
@@ -61,17 +62,28 @@ def packaged_gguf() -> Path:
     return path
 
 
-def _dequantize(gguf: Path, folder: Path) -> None:
+def packaged_tokenizer(gguf: Path) -> Any:
+    """The tokenizer in a GGUF file of the package, mended where transformers reads it wrongly."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    import torch
-    from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from tokenizers import decoders, pre_tokenizers
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, model_max_length=CONTEXT_TOKENS)
-    # GGUF names its pre-tokenizer ("smollm": single digits, then GPT-2's) and transformers drops the first half.
+    # GGUF names its pre-tokenizer ("smollm": single digits, then GPT-2's) and transformers drops the first half. Its 5.17 also
+    # makes a decoder of another family, by which xgrammar finds no token that begins with a space, and ends at <|im_start|>.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.eos_token = "<|im_end|>"
+    return tokenizer
+
+
+def _dequantize(gguf: Path, folder: Path) -> None:
+    tokenizer = packaged_tokenizer(gguf)
+    import torch
+    from transformers import AutoModelForCausalLM, GgufConfig
+
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,
         gguf_file=gguf.name,
