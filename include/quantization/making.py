@@ -124,9 +124,9 @@ def quantize(base: Path, requests: Sequence[Request], recipe: dict[str, Any], ou
     import torch
     from datasets import Dataset
     from llmcompressor import oneshot
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer, given = AutoTokenizer.from_pretrained(base), AutoConfig.from_pretrained(base).dtype
     rows = []
     for request in requests:
         text = tokenizer.apply_chat_template(
@@ -153,5 +153,10 @@ def quantize(base: Path, requests: Sequence[Request], recipe: dict[str, Any], ou
         )
     except ValueError as error:
         raise SettingsError(f"{base} does not take this recipe, choose another --scheme: {error}") from error
+    if given is not None:  # what is not quantized is saved as it came; the others' scales keep their precision
+        for module in (module for module in model.modules() if not hasattr(module, "quantization_scheme")):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.to(given)
+        model.config.dtype = given
     model.save_pretrained(out, save_compressed=True)
     return sum(len(row["input_ids"]) for row in rows)

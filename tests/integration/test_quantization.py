@@ -29,10 +29,13 @@ print(tokenizer.decode(model.generate(**tokens, max_new_tokens=4, do_sample=Fals
 """
 
 
-def test_fp8_dynamic_is_smaller_and_still_knows_what_it_knew(tmp_path: Path, default_model: Path) -> None:
-    prompts, out = tmp_path / "workload.jsonl", tmp_path / "fp8"
+@pytest.mark.parametrize(("scheme", "dynamic"), [("fp8", True), ("fp8-static", False)])
+def test_fp8_is_smaller_and_still_knows_what_it_knew(
+    scheme: str, dynamic: bool, tmp_path: Path, default_model: Path
+) -> None:
+    prompts, out = tmp_path / "workload.jsonl", tmp_path / "quantized"
     write_requests(prompts, [Request(id=str(n), messages=[{"role": "user", "content": f"mug {n}"}]) for n in range(4)])
-    command = ["include.quantization", "make", "--model", default_model, "--prompts", prompts, "--scheme", "fp8"]
+    command = ["include.quantization", "make", "--model", default_model, "--prompts", prompts, "--scheme", scheme]
     environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT)}
 
     def told(python: Path | str, *arguments: object) -> str:
@@ -50,5 +53,7 @@ def test_fp8_dynamic_is_smaller_and_still_knows_what_it_knew(tmp_path: Path, def
     told(sys.executable, "-m", *command, "--out", out)
     record = json.loads((out / "quantization.json").read_text())
     assert record["megabytes"] < 0.65 * record["megabytes_before"]
-    assert json.loads((out / "config.json").read_text())["quantization_config"]["quant_method"] == "compressed-tensors"
+    made = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert made["quant_method"] == "compressed-tensors"
+    assert made["config_groups"]["group_0"]["input_activations"]["dynamic"] is dynamic
     assert "Paris" in told(PYTHON, "-c", LOAD, out)
