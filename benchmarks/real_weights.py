@@ -3,11 +3,12 @@
 `python -m benchmarks.real_weights --device gpu` runs the title adapter on SmolLM2-135M through `include.tuning`'s own run,
 quality comparison and choice: the incumbent in BF16 without CUDA graphs (float32 on a CPU) against the candidates of `tuning.yaml`,
 and against *noise*, the same model with a share of each matrix's standard deviation added to its weights, a planted bad candidate
-that must be refused. All candidates run with CUDA graphs on a GPU, noise too, so that speed alone refuses none of them. A CPU
-runs no FP8: name a checkpoint of `make quantize-env` there, as `--device cpu --checkpoint w8a8=FOLDER`.
+that must be refused. All candidates run with CUDA graphs on a GPU, noise too, so that it may be as fast; whether a candidate's copy
+holds is told apart from its speed. A CPU runs no FP8: name a checkpoint of `make quantize-env` there, as `--device cpu
+--checkpoint w8a8=FOLDER`.
 
-Listings are those of benchmarks.generation. Started again, it goes on where it stopped. Writes build/bench/real-weights.json,
-beside --dir and named as it.
+Listings are those of benchmarks.generation. Started again with the same options, it goes on where it stopped; others need another
+--dir. Writes build/bench/real-weights.json, beside --dir and named as it.
 """
 
 from __future__ import annotations
@@ -78,11 +79,16 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """What is compared with the incumbent, or of it what `names` holds; the planted bad one last.
 
-    Raises SettingsError for a name that is none.
+    Raises SettingsError for a name that is none, or stands twice.
     """
-    tried = [Candidate(name=name, model=str(Path(folder).resolve())) for name, folder in checkpoints.items()]
+    kept = (
+        {} if device == "gpu" else {"dtype": "bfloat16"}
+    )  # INT8 products of vLLM's CPU build take 16-bit inputs alone
+    tried = [Candidate(name=n, model=str(Path(f).resolve()), engine_args=kept) for n, f in checkpoints.items()]
     tried += load_tuning().candidates if device == "gpu" else ()
     tried.append(Candidate(name="noise", model=str(noisy)))
+    if len({candidate.name for candidate in tried}) < len(tried):
+        raise SettingsError(f"a candidate's name stands twice: {', '.join(candidate.name for candidate in tried)}")
     if unknown := sorted(set(names) - {candidate.name for candidate in tried}):
         raise SettingsError(f"no candidate {', '.join(unknown)}; there are {', '.join(c.name for c in tried)}")
     graphs = {"enforce_eager": False} if device == "gpu" else {}
@@ -125,12 +131,16 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     folder = options.dir.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    noisy = folder / "noise"
+    try:
+        checkpoints = dict(pair.split("=", 1) for pair in options.checkpoint)
+        tried = candidates(options.device, checkpoints, noisy, options.candidates)
+    except (SettingsError, ValueError) as error:  # a pair without "=" among them
+        parser.error(str(error))
     settings = settings_on(options.device)
     profile = settings.engines[settings.task(TASK).engine]
-    noisy = spoil(prepare_default_model(), folder / "noise")
+    spoil(prepare_default_model(), noisy)
     seqs, tokens = (profile.engine_args[name] for name in ("max_num_seqs", "max_num_batched_tokens"))
-    checkpoints = dict(pair.split("=", 1) for pair in options.checkpoint)
-    tried = candidates(options.device, checkpoints, noisy, options.candidates)
     tuning = TuningSettings(
         grid=Grid(max_num_seqs=(seqs,), max_num_batched_tokens=(tokens,), windows=(2,), submit=("refill",)),
         candidates=tried,

@@ -105,18 +105,20 @@ def _entry(result: Any, table: str | None, label: str | None) -> tuple[dict[str,
 
 
 def expected_text(entry: Mapping[str, Any]) -> str:
-    """What an expectation of a result asks for, in words: "at least 0.9", "0 to 0.02", else its arguments."""
-    asked = {k: v for k, v in entry["expected"].items() if v is not None}
+    """What an expectation of a result asks for, in words: "at least 0.9", "0 to 0.02"; "as named" where its name says all."""
+    asked = {k: v for k, v in entry["expected"].items() if v is not None and not k.startswith("column")}
     low, high = asked.get("min_value"), asked.get("max_value")
     if low is None and high is None:
-        return ", ".join(f"{name} {value}" for name, value in asked.items())
+        return ", ".join(f"{name} {value}" for name, value in asked.items()) or "as named"
     if low is not None and high is not None:
         return f"{low}" if low == high else f"{low} to {high}"
     return f"at most {high}" if low is None else f"at least {low}"
 
 
 def observed_text(entry: Mapping[str, Any]) -> str:
-    """What an expectation of a result found, in words: a figure, or how many rows do not meet it and which."""
+    """What an expectation of a result found, in words: a figure, how many rows do not meet it and which, or an error."""
+    if "error" in entry:
+        return f"an error, {entry['error']}"
     found = entry["observed"]
     if not isinstance(found, Mapping) or "examples" not in found:
         return str(found)

@@ -70,7 +70,7 @@ def packaged_tokenizer(gguf: Path) -> Any:
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, model_max_length=CONTEXT_TOKENS)
     # GGUF names its pre-tokenizer ("smollm": single digits, then GPT-2's) and transformers drops the first half. Its 5.17 also
-    # makes a decoder of another family, by which xgrammar finds no token that begins with a space, and ends at <|im_start|>.
+    # makes a decoder of another family, by which xgrammar 0.2.3 finds no token that begins with a space, and ends at <|im_start|>.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

@@ -122,8 +122,8 @@ def judge_texts(
                 "attempts": attempt,
             }
             if raw.error or answer.verdict is JudgeVerdict.ERROR:
-                failure = f" [engine: {raw.error}, {raw.detail}]" if raw.error else ""
-                failed[raw.id] = fields | {"verdict": JudgeVerdict.ERROR, "raw": (raw.text + failure).strip()}
+                failure = f"[engine: {raw.error}, {raw.detail}] " if raw.error else ""
+                failed[raw.id] = fields | {"verdict": JudgeVerdict.ERROR, "raw": (failure + raw.text).strip()}
             else:
                 yield raw.id, fields
         lost = {"verdict": JudgeVerdict.ERROR, "raw": "no answer", "stated": "", "attempts": attempt}
@@ -271,7 +271,7 @@ def _finish(run: Run, task: str, texts: int, tally: Counter[str], session: Mappi
     if texts and counts[JudgeVerdict.ERROR] / texts > limit:
         raise JudgeError(
             f"the judge gave no readable answer for {counts[JudgeVerdict.ERROR]} of {texts} texts of {task} (allowed "
-            f"{limit:.1%}), such as {unread!r}; readable answers are kept, running this again asks for the "
+            f"{limit:.1%}), such as {unread or 'an empty one'!r}; readable answers are kept, running this again asks for the "
             "others only. If it stays so, raise max_tokens in judge.yaml or use a stronger judge; where the engine failed, "
             "its own lines say why"
         )

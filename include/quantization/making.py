@@ -153,7 +153,7 @@ def quantize(base: Path, requests: Sequence[Request], recipe: dict[str, Any], ou
         )
     except ValueError as error:
         raise SettingsError(f"{base} does not take this recipe, choose another --scheme: {error}") from error
-    if given is not None:  # what is not quantized is saved as it came; the others' scales keep their precision
+    if given is not None:  # outside quantized layers, all is saved as it came; within, scales keep their precision
         for module in (module for module in model.modules() if not hasattr(module, "quantization_scheme")):
             for parameter in module.parameters(recurse=False):
                 parameter.data = parameter.data.to(given)

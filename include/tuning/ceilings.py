@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from include.generation.leases import device_lease, is_cpu_build
@@ -52,8 +51,12 @@ def measure_ceilings(seconds: float = SECONDS, side: int = SIDE) -> Ceilings:
             x, y = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t().contiguous().t()
             one = torch.ones((), device=device)
             # Sums in the tensor core's own precision, as vLLM's kernels do; more exact sums are slower on Hopper.
-            product = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)
-            low = _rate(lambda: product(x, y, scale_a=one, scale_b=one), operations, wait, seconds)
+            low = _rate(
+                lambda: torch._scaled_mm(x, y, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True),
+                operations,
+                wait,
+                seconds,
+            )
         source = torch.randn(2**26 if cpu else 2**30, device=device)
         target = torch.empty_like(source)
         moved = _rate(lambda: target.copy_(source), 2.0 * source.numel() * 4, wait, seconds)

@@ -25,14 +25,14 @@ from include.settings import EngineProfile
 from include.tuning.trial import taken, warm_up
 
 STEP_NAME = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
-# The first pattern that a kernel's name matches says its kind. Inductor names a kernel after what it fuses and what takes its
-# result: one that quantizes for a matrix product has that product's name in its own, and is none.
+# The first pattern that a kernel's name matches says its kind. Inductor names a kernel after what it fuses and after the matrix
+# product that it feeds, so its names come first; its templates (triton_tem_) are products and attention themselves.
 KINDS = (
     ("cache write", re.compile(r"reshape_and_cache|cache_kernel", re.I)),
-    ("quantize", re.compile(r"^triton_.*(abs_clamp|quant|fp8)|quant_kernel|_quant_fp8", re.I)),
-    ("norm, activation, rotary", re.compile(r"^triton_|norm|silu|rotary|act_and_mul", re.I)),
+    ("quantize", re.compile(r"^triton_(?!tem_).*(abs_clamp|quant|fp8)|quant_kernel|_quant_fp8", re.I)),
+    ("norm, activation, rotary", re.compile(r"^triton_(?!tem_)|norm|silu|rotary|act_and_mul", re.I)),
     ("attention", re.compile(r"flash|attn|attention|mha|paged|WithKVCache", re.I)),
-    ("matrix product", re.compile(r"gemm|nvjet|cutlass|cublas|matmul|_mm_|splitk", re.I)),
+    ("matrix product", re.compile(r"gemm|nvjet|cutlass|cublas|matmul|marlin|_mm(_|$)|splitk", re.I)),
     ("sampling", re.compile(r"argmax|sample|softmax|topk|sort|gumbel|logit|reduce_kernel", re.I)),
     ("copy", re.compile(r"memcpy|memset|copy|elementwise", re.I)),
 )

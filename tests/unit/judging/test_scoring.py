@@ -97,13 +97,17 @@ def test_too_many_errors_fail_the_step_and_the_next_call_asks_only_for_them(run)
 
 def test_an_answer_that_the_engine_broke_off_says_so_in_the_error_and_in_its_row(run):
     def broken(key, attempt):
-        return Output(id=key, text='{"unsupported":', error="engine_failed", detail="finish_reason error")
+        return Output(
+            id=key, text='{"unsupported": ["' + 300 * "a", error="engine_failed", detail="finish_reason error"
+        )
 
     with pytest.raises(
-        JudgeError, match=r"such as '\{\"unsupported\": \[engine: engine_failed, finish_reason error\]'"
+        JudgeError, match=r"such as '\[engine: engine_failed, finish_reason error\] \{\"unsupported\": "
     ):
         score(run, TASK, Judge(broken))
-    assert {r.raw for r in rows_of(run)} == {'{"unsupported": [engine: engine_failed, finish_reason error]'}
+    (raw,) = {r.raw for r in rows_of(run)}
+    assert raw.startswith("[engine: engine_failed, finish_reason error] {")
+    assert raw.endswith(300 * "a"), "the row keeps all of it"
 
 
 def test_an_answer_that_never_comes_is_an_error(run):

@@ -29,10 +29,10 @@ def test_on_a_gpu_every_shipped_candidate_and_noise_have_cuda_graphs_and_the_inc
     assert base.lora == tried[-1].profile(base).lora
 
 
-def test_on_a_cpu_checkpoints_and_noise_run_as_the_incumbent_does(tmp_path: Path) -> None:
+def test_on_a_cpu_checkpoints_get_16_bit_inputs_and_noise_runs_as_the_incumbent_does(tmp_path: Path) -> None:
     tried = candidates("cpu", {"w8a8": str(tmp_path)}, NOISY)
     assert [(c.name, c.model, c.engine_args) for c in tried] == [
-        ("w8a8", str(tmp_path), {}),
+        ("w8a8", str(tmp_path), {"dtype": "bfloat16"}),
         ("noise", str(NOISY), {}),
     ]
 
@@ -41,6 +41,8 @@ def test_only_the_named_candidates_are_tried_and_a_wrong_name_is_told() -> None:
     assert [c.name for c in candidates("gpu", {}, NOISY, ["noise", "fp8"])] == ["fp8", "noise"]
     with pytest.raises(SettingsError, match="no candidate fp9; there are bf16, fp8, fp8-kv, noise"):
         candidates("gpu", {}, NOISY, ["fp9", "fp8"])
+    with pytest.raises(SettingsError, match="stands twice"):
+        candidates("gpu", {"fp8": "folder"}, NOISY)
 
 
 def test_noise_falls_on_matrices_alone_and_by_the_share_asked_for(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def test_a_dead_bin_costs_completeness_only(make_run) -> None:
         ({"column": "a", "min_value": 0, "max_value": 0}, "0"),
         ({"column": "a", "min_value": 1, "max_value": None}, "at least 1"),
         ({"column": "a", "max_value": 3}, "at most 3"),
-        ({"column_A": "planned", "column_B": "accounted"}, "column_A planned, column_B accounted"),
+        ({"column_A": "planned", "column_B": "accounted"}, "as named"),
+        ({"column": "reason", "regex": "^[a-z]*$"}, "regex ^[a-z]*$"),
     ],
 )
 def test_what_an_expectation_asks_for_is_said_in_words(expected, text) -> None:
@@ -181,6 +182,9 @@ def test_a_column_that_went_missing_is_a_broken_gate_not_bad_data(make_run) -> N
     result = check_tables("x", "1", table)
     assert result["status"] == "broken"
     assert "gone" in result["error"]
+    entry = next(entry for entry in result["expectations"] if entry["name"] == "r")
+    assert observed_text(entry).startswith("an error, ")
+    assert "gone" in observed_text(entry)
 
 
 def test_the_breakers_marker_fails_the_suite_and_names_the_engine(make_run) -> None:
