@@ -1,9 +1,9 @@
 """Replays the engine search on a measured surface: how near it comes to the best cell, and for how much engine time.
 
 `make bench-search` runs `include.tuning` itself, under `tuning.yaml`, with a trial that answers out of the surface in place of an
-engine. The surface (benchmarks/surface.py) holds every cell of a grid in the fine search's steps, each measured several
-times. A first look is one of the cell's measurements, the next one in turn; a measurement that counts is as many of them
-as make up its requests; each costs the seconds that it took on the GPU. The exhaustive grid costs one engine start, as the search
+engine; of the file's grid, what lies within the surface. The surface (benchmarks/surface.py) holds every cell of a grid in the
+fine search's steps, each measured several times. A measurement is as many of the cell's, in turn, as come nearest to its
+requests, and costs the seconds that its requests take at their rate. The exhaustive grid costs one engine start, as the search
 does, and every cell measured with as many requests as the search's choice. There are as many replays as measurements of a
 cell, each with another one to begin with, and the worst counts. Writes build/bench/search.json.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 from include.generation.engine import Request
 from include.settings import PROJECT_ROOT, EngineProfile, load_settings
-from include.tuning.plan import Candidate, Cell, TuningSettings, load_tuning
+from include.tuning.plan import Candidate, Cell, Grid, TuningSettings, load_tuning
 from include.tuning.run import TuningRun, open_folder
 from include.tuning.trials import Notebook, Trial, read_rows
 
@@ -66,13 +66,21 @@ class Surface:
         return cell if cell in self.rows else min(self.rows, key=away)
 
     def draws(self, requests: int) -> int:
-        """Measurements that make up so many requests."""
+        """Measurements that come nearest to so many requests."""
         return max(1, round(requests / self.requests))
 
     def exhaustive_s(self, requests: int) -> float:
         """Engine seconds of every cell measured with so many requests, one start included."""
-        count = self.draws(requests) * self.requests
-        return self.start_s + sum(count / rate for rate in self.rates.values() if rate)
+        return self.start_s + sum(requests / rate for rate in self.rates.values() if rate)
+
+    def within(self, grid: Grid) -> Grid:
+        """The grid without what is larger than any measured cell. Raises ValueError where nothing is left."""
+        names = ("max_num_seqs", "max_num_batched_tokens")
+        most = {name: max(getattr(cell, name) for cell in self.rows) for name in names}
+        left = {name: tuple(v for v in getattr(grid, name) if v <= most[name]) for name in names}
+        if not all(left.values()):
+            raise ValueError(f"the grid of tuning.yaml lies beyond it, {most} at the most")
+        return grid.model_copy(update=left)
 
 
 class Replay(Trial):
@@ -89,7 +97,8 @@ class Replay(Trial):
         drawn = [measured[(turn + n) % len(measured)] for n in range(self.surface.draws(requests))]
         self.turns[near] += len(drawn)
         error = next((row["error"] for row in drawn if row.get("error")), "")
-        figures = {"requests_per_s": self.surface.rate(drawn), "seconds": sum(row.get("seconds", 0.0) for row in drawn)}
+        took = sum(row.get("seconds", 0.0) for row in drawn) * requests / (len(drawn) * self.surface.requests)
+        figures = {"requests_per_s": self.surface.rate(drawn), "seconds": took}
         return {"requests": requests, **figures, "error": error, "off_surface": near != cell}
 
 
@@ -121,7 +130,7 @@ def replay(surface: Surface, begin: int, base: EngineProfile, tuning: TuningSett
 def search(rows: Sequence[Row], base: EngineProfile, tuning: TuningSettings) -> Row:
     """All replays of one task's surface, and the worst of them."""
     surface = Surface(rows)
-    alone = tuning.model_copy(update={"candidates": (Candidate(name="surface"),)})
+    alone = tuning.model_copy(update={"candidates": (Candidate(name="surface"),), "grid": surface.within(tuning.grid)})
     replays = [replay(surface, begin, base, alone, str(rows[0]["task"])) for begin in range(surface.repeats)]
     exhaustive, looks = (surface.exhaustive_s(count) for count in (tuning.requests, tuning.probe_requests))
     slowest = max(row["engine_s"] for row in replays)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import search as benchmark
 from benchmarks.surface import cells
 from benchmarks.surface import main as measure
-from include.tuning.plan import Cell
+from include.tuning.plan import Cell, Grid
 from include.tuning.trials import Trial
 
 GRID = cells((256, 1024), (8192, 16384), 2.0)
@@ -57,7 +57,7 @@ def test_a_slope_is_climbed_within_the_targets(tmp_path: Path, capsys: pytest.Ca
     assert result["share_of_best"] >= 0.97
     assert (task["cells"], task["repeats"], len(task["replays"])) == (90, 3, 3)
     assert len({row["engine_s"] for row in task["replays"]}) == 3  # other measurements in turn, other seconds
-    assert task["exhaustive_s"] == pytest.approx(50 + sum(3 * 2048 / peak(cell) for cell in GRID), rel=0.01)
+    assert task["exhaustive_s"] == pytest.approx(50 + sum(6000 / peak(cell) for cell in GRID), rel=0.01)
     slowest = max(row["engine_s"] for row in task["replays"])
     assert result["engine_time_share"] == pytest.approx(slowest / task["exhaustive_s"], abs=1e-3)
 
@@ -87,9 +87,18 @@ def test_turns_go_round_and_a_long_measurement_takes_several() -> None:
     each = [row["seconds"] for row in surface.rows[cell]]
     trial = benchmark.Replay(surface, 1, Path(), "x", "search", None, None)
     assert trial._asked(cell, 2048)["seconds"] == each[1]
-    assert trial._asked(cell, 6000)["seconds"] == pytest.approx(each[2] + each[0] + each[1])
+    assert trial._asked(cell, 6000)["seconds"] == pytest.approx(sum(each) * 6000 / (3 * 2048))
     assert trial._asked(cell, 2048)["seconds"] == each[2]
     assert surface.nearest(Cell(1024, 16384, 2816, "closed")) == Cell(1024, 16384, 2048, "closed")
+
+
+def test_a_grid_is_replayed_as_far_as_the_surface_goes() -> None:
+    surface = benchmark.Surface(rows(peak))
+    grid = Grid(max_num_seqs=(512, 1024, 1536), max_num_batched_tokens=(8192, 32768))
+    left = surface.within(grid)
+    assert (left.max_num_seqs, left.max_num_batched_tokens, left.windows) == ((512, 1024), (8192,), grid.windows)
+    with pytest.raises(ValueError, match=r"lies beyond it, \{'max_num_seqs': 1024"):
+        surface.within(Grid(max_num_seqs=(2048,), max_num_batched_tokens=(8192,)))
 
 
 def test_without_a_surface_it_says_how_to_measure_one(capsys: pytest.CaptureFixture[str]) -> None:
