@@ -81,9 +81,8 @@ def candidates(
 
     Raises SettingsError for a name that is none, or stands twice.
     """
-    kept = (
-        {} if device == "gpu" else {"dtype": "bfloat16"}
-    )  # INT8 products of vLLM's CPU build take 16-bit inputs alone
+    # INT8 products of vLLM's CPU build take 16-bit inputs alone.
+    kept = {} if device == "gpu" else {"dtype": "bfloat16"}
     tried = [Candidate(name=n, model=str(Path(f).resolve()), engine_args=kept) for n, f in checkpoints.items()]
     tried += load_tuning().candidates if device == "gpu" else ()
     tried.append(Candidate(name="noise", model=str(noisy)))

@@ -3,7 +3,7 @@
 `make bench-search` runs `include.tuning` itself, under `tuning.yaml`, with a trial that answers out of the surface in place of an
 engine; of the file's grid, what lies within the surface. The surface (benchmarks/surface.py) holds every cell of a grid in the
 fine search's steps, each measured several times. A measurement is as many of the cell's, in turn, as come nearest to its
-requests, and costs the seconds that its requests take at their rate. The exhaustive grid costs one engine start, as the search
+requests, and costs the seconds that they took on the GPU. The exhaustive grid costs one engine start, as the search
 does, and every cell measured with as many requests as the search's choice. There are as many replays as measurements of a
 cell, each with another one to begin with, and the worst counts. Writes build/bench/search.json.
 """
@@ -71,7 +71,8 @@ class Surface:
 
     def exhaustive_s(self, requests: int) -> float:
         """Engine seconds of every cell measured with so many requests, one start included."""
-        return self.start_s + sum(requests / rate for rate in self.rates.values() if rate)
+        count = self.draws(requests) * self.requests
+        return self.start_s + sum(count / rate for rate in self.rates.values() if rate)
 
     def within(self, grid: Grid) -> Grid:
         """The grid without what is larger than any measured cell. Raises ValueError where nothing is left."""
@@ -97,8 +98,7 @@ class Replay(Trial):
         drawn = [measured[(turn + n) % len(measured)] for n in range(self.surface.draws(requests))]
         self.turns[near] += len(drawn)
         error = next((row["error"] for row in drawn if row.get("error")), "")
-        took = sum(row.get("seconds", 0.0) for row in drawn) * requests / (len(drawn) * self.surface.requests)
-        figures = {"requests_per_s": self.surface.rate(drawn), "seconds": took}
+        figures = {"requests_per_s": self.surface.rate(drawn), "seconds": sum(row.get("seconds", 0.0) for row in drawn)}
         return {"requests": requests, **figures, "error": error, "off_surface": near != cell}
 
 
