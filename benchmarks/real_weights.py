@@ -35,7 +35,7 @@ from include.tuning.workload import requests_of_runs
 TASK, NOISE = "title", 0.15
 # The incumbent and the judge, which runs on the same settings: without graphs an engine starts in half the time.
 GPU_ARGS = {
-    "dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 256, "max_num_batched_tokens": 16384, "enforce_eager": True,
+    "dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 1024, "max_num_batched_tokens": 16384, "enforce_eager": True,
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def settings_on(device: str) -> Settings:
     settings = load_settings()
     if device == "cpu":
         return settings
-    changes = {"engine_args": GPU_ARGS, "batch_size": 512, "environment": {}}
+    changes = {"engine_args": GPU_ARGS, "batch_size": 2048, "environment": {}}
     names = (settings.task(TASK).engine, settings.judge.engine)
     moved = {
         name: EngineProfile.model_validate(settings.engines[name].model_dump() | changes | {"name": name})
@@ -90,7 +90,7 @@ def candidates(
         raise SettingsError(f"a candidate's name stands twice: {', '.join(candidate.name for candidate in tried)}")
     if unknown := sorted(set(names) - {candidate.name for candidate in tried}):
         raise SettingsError(f"no candidate {', '.join(unknown)}; there are {', '.join(c.name for c in tried)}")
-    graphs = {"enforce_eager": False} if device == "gpu" else {}
+    graphs = {"enforce_eager": False, "max_cudagraph_capture_size": GPU_ARGS["max_num_seqs"]} if device == "gpu" else {}
     return tuple(
         candidate.model_copy(update={"engine_args": candidate.engine_args | graphs})
         for candidate in tried
