@@ -27,7 +27,7 @@ from include.generation.leases import device_name
 from include.generation.model import prepare_default_model
 from include.settings import PROJECT_ROOT, EngineProfile, Settings, SettingsError, load_settings
 from include.tuning.plan import Candidate, Grid, TuningSettings, load_tuning
-from include.tuning.promotion import choose
+from include.tuning.promotion import verdict
 from include.tuning.quality import compare_quality
 from include.tuning.run import TuningRun, open_folder, ratio, versions, write_json
 from include.tuning.workload import requests_of_runs
@@ -101,10 +101,6 @@ def candidates(
 def told(folder: Path) -> dict[str, Any]:
     """The figures of a finished run and comparison, and the choice with its reasons."""
     result, quality = (json.loads((folder / name).read_text()) for name in ("result.json", "quality.json"))
-    try:
-        verdict = f"{choose(folder)['candidate']} may be promoted"
-    except ValueError as error:
-        verdict = str(error)
     rows = {}
     for row in result["finalists"]:
         speedup, bounds = ratio(row["rates"], result["incumbent"]["rates"])
@@ -113,7 +109,7 @@ def told(folder: Path) -> dict[str, Any]:
         rows[row["candidate"]] = speed | {name: value for name, value in judged.items() if name != "profile"}
     return {
         "date": result["date"], "device": device_name(), "versions": versions(), "held_out": quality["listings"],
-        "incumbent_requests_per_s": result["incumbent"]["rates"], "candidates": rows, "choice": verdict,
+        "incumbent_requests_per_s": result["incumbent"]["rates"], "candidates": rows, "choice": verdict(folder),
     }  # fmt: skip
 
 

@@ -47,6 +47,19 @@ def choose(folder: Path) -> Row:
     raise ValueError(f"nothing is promoted: {'; '.join(why) or 'there is no finalist'}")
 
 
+def verdict(folder: Path) -> str:
+    """What `choose` makes of a run, in a sentence."""
+    try:
+        row = choose(folder)
+    except ValueError as error:
+        return str(error)
+    bounds = row["speedup_ci95"]
+    told = f" ({bounds[0]} to {bounds[1]})" if bounds else ""
+    return (
+        f"{row['candidate']} may be promoted: {row['speedup']}{told} times the incumbent, and {row['quality']['why']}"
+    )
+
+
 def promote_best(folder: Path, settings: Settings, approved_by: str) -> str:
     """Puts the chosen finalist in force for the device that it was measured on; says so in one line.
 

@@ -14,6 +14,7 @@ from include.numerals import number, percent
 from include.tuning import figures
 from include.tuning.plan import TuningSettings
 from include.tuning.plots import comparison_plot, pareto_plot, roofline_plot, step_parts, steps_plot
+from include.tuning.promotion import verdict
 from include.tuning.trials import read_rows
 
 
@@ -77,7 +78,7 @@ def write_report(folder: Path) -> Path:
         dots=dots, roofline=roofline_plot(dots, ceilings) if dots and ceilings else None,
         pareto=pareto_plot(both, incumbents.pop() if len(incumbents) == 1 else None) if both else None,
         parts=step_parts(steps) if steps else {}, steps_png=steps_plot(step_parts(steps)) if steps else None,
-        costs=figures.cost_table(columns, tuning, hosted), hosted=hosted,
+        costs=figures.cost_table(columns, tuning, hosted), hosted=hosted, verdict=verdict(folder),
     )  # fmt: skip
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8")

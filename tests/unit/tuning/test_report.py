@@ -12,7 +12,7 @@ import pytest
 from include.generation.engine import Request
 from include.generation.roofline import Ceilings
 from include.judging.costs import LISTINGS_PER_DAY
-from include.settings import EngineProfile
+from include.settings import EngineProfile, digest
 from include.tuning.__main__ import main
 from include.tuning.plan import TuningSettings, baseline_of
 from include.tuning.report import write_report
@@ -117,6 +117,19 @@ def test_the_summary_says_what_the_result_says(folder: Path) -> None:
     assert cells(settings, "batch_size")[1:] == ["2000", "1024", "1024"]
     assert "NVIDIA H200" in page
     assert "2000 prompts" in page
+
+
+def test_the_page_says_what_may_be_promoted_or_why_nothing_is(folder: Path) -> None:
+    assert "Choice:</b> nothing is promoted: the incumbent was not measured" in write_report(folder).read_text()
+    result = json.loads((folder / "result.json").read_text())
+    fp8 = result["finalists"][0]
+    write_json(folder / "result.json", result | {"incumbent": result["baseline"] | {"candidate": "incumbent"}})
+    assert "quality of fp8 was not compared: run" in write_report(folder).read_text()
+    judged = QUALITY["candidates"]["fp8"] | {"profile": digest(fp8["profile"])}
+    write_json(folder / "quality.json", {"candidates": {"fp8": judged}})
+    low, high = fp8["ratio_ci95"]
+    told = f"Choice:</b> fp8 may be promoted: 2.0 ({low} to {high}) times the incumbent, and no fall beyond the margin.</p>"
+    assert told in write_report(folder).read_text()
 
 
 def test_a_dot_lies_below_its_roof_by_the_stated_share(folder: Path) -> None:
