@@ -193,7 +193,7 @@ def _rate(workers: list[Arm]) -> float:
     began = time.monotonic()
     for arm in workers:
         arm.start("worker")
-    rows = sum(arm.result()["requests"] for arm in workers)
+    rows: int = sum(arm.result()["requests"] for arm in workers)
     return rows / (time.monotonic() - began)
 
 

@@ -71,7 +71,7 @@ def lines() -> Iterator[str]:
 
 def worker(bench: Bench) -> None:
     """Our worker, whole: reads parts, renders, tokenizes, generates, writes parts."""
-    worker_module.first_request = request_of
+    worker_module.first_request = request_of  # type: ignore[attr-defined]  # what the module asks for each row
     started = time.monotonic()
     with Session(bench.profile) as session:
         list(session.run(bench.requests[:WARM_UP]))
@@ -98,13 +98,13 @@ def worker(bench: Bench) -> None:
 
 def llm_generate(bench: Bench) -> None:
     """`LLM.generate`, given the whole list, or chunk by chunk when told so; prompts are tokenized beforehand."""
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, SamplingParams, TokensPrompt
 
     started = time.monotonic()
     llm = LLM(**engine_arguments(bench.profile))
     tokenizer = llm.get_tokenizer()
     texts = rendered(tokenizer, bench.requests)
-    prompts = [{"prompt_token_ids": tokenizer(text, add_special_tokens=False)["input_ids"]} for text in texts]
+    prompts = [TokensPrompt(prompt_token_ids=tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
     sampling = [SamplingParams(**bench.sampling(r)) for r in bench.requests]
     llm.generate(prompts[:WARM_UP], sampling[:WARM_UP], use_tqdm=False)
     emit(start_s=time.monotonic() - started)
@@ -127,7 +127,7 @@ def run_batch(bench: Bench) -> None:
         from vllm.entrypoints.launchers import run_batch as module
         from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
     except ImportError:
-        from vllm.entrypoints.openai import run_batch as module
+        from vllm.entrypoints.openai import run_batch as module  # type: ignore[no-redef]
         from vllm.entrypoints.openai.api_server import build_async_engine_client
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -147,8 +147,9 @@ def run_batch(bench: Bench) -> None:
         )
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         files = ["-i", str(folder / f"{name}.jsonl"), "-o", str(folder / f"{name}.out.jsonl")]
-        parser = module.make_arg_parser(FlexibleArgumentParser())
-        return parser.parse_args([*files, "--disable-log-stats", *flags])
+        parser = module.make_arg_parser(FlexibleArgumentParser())  # type: ignore[no-untyped-call]
+        parsed: Namespace = parser.parse_args([*files, "--disable-log-stats", *flags])
+        return parsed
 
     async def serve() -> None:
         started = time.monotonic()

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -38,7 +37,7 @@ class InstantEngine:
         self.answered = 0
         self.memory_mb: dict[int, float] = {}
 
-    def encode(self, requests: Sequence[Request]) -> list[None]:
+    def encode(self, requests: Sequence[Request]) -> Sequence[list[int] | None]:
         return [None] * len(requests)
 
     def submit(self, request: Request, tokens: list[int] | None = None) -> Output | None:
@@ -52,6 +51,10 @@ class InstantEngine:
             self.memory_mb[self.answered] = psutil.Process().memory_info().rss / 1e6
         text = f"Blue ceramic mug for tea, 350 ml, dishwasher safe, number {request.id}"
         return [Output(id=request.id, text=text, finish_reason="stop", prompt_tokens=250, output_tokens=18)]
+
+    def limit(self, max_num_seqs: int | None, max_num_batched_tokens: int | None) -> None: ...
+
+    def trace(self, on: bool) -> None: ...
 
     def metrics(self) -> EngineMetrics:
         return EngineMetrics()
@@ -99,7 +102,7 @@ def measure(folder: Path) -> dict[str, float]:
     worker = BinWorker(run, "title", 0)
     with Session(worker.profile, open_engine=open_stub) as session:
         worker.generate(session)
-    found: dict[str, Any] = engines[0].memory_mb
+    found = engines[0].memory_mb
     return {
         "client_growth_mb": round(found[ALL] - found[WARM], 1),
         "client_mb": round(found[ALL], 1),

@@ -100,7 +100,11 @@ def write_stand_in_copy(run: Run) -> None:
     plan = run.store.read_json(run.plan(TASK))
     counts = RunCounts.from_dict(plan["counts"])
     counts.accepted += sum(plan["rows"])
-    gate = {"status": "passed" if plan["rows"] else "empty", "counts": counts.to_dict(), "failed_text_ids": []}
+    gate: dict[str, Any] = {
+        "status": "passed" if plan["rows"] else "empty",
+        "counts": counts.to_dict(),
+        "failed_text_ids": [],
+    }
     run.store.write_json(run.manifest(TASK, "gate"), gate)
 
 
@@ -154,7 +158,8 @@ def night_apart(url: str, folder: str, day: date, read: str) -> dict[str, Any]:
     administer(url)
     command = [sys.executable, "-m", "benchmarks.load", "--night", url, folder, str(day), read]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
-    return json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from typing import Any
 
 from include.generation.engine import Request
 from include.settings import PROJECT_ROOT, EngineProfile, load_settings
-from include.tuning.plan import Candidate, Cell, Grid, TuningSettings, load_tuning
+from include.tuning.plan import Candidate, Cell, Grid, TuningSettings, Window, load_tuning
 from include.tuning.run import TuningRun, open_folder
 from include.tuning.trials import Notebook, Trial, read_rows
 
@@ -91,8 +91,8 @@ class Replay(Trial):
         super().__init__(*arguments)
         self.surface, self.turns = surface, Counter(dict.fromkeys(surface.rows, begin))
 
-    def _asked(self, cell: Cell | None, requests: int) -> Row:
-        assert cell is not None
+    def _asked(self, cell: Cell | Window | None, requests: int) -> Row:
+        assert isinstance(cell, Cell)
         near = self.surface.nearest(cell)
         measured, turn = self.surface.rows[near], self.turns[near]
         drawn = [measured[(turn + n) % len(measured)] for n in range(self.surface.draws(requests))]

@@ -85,7 +85,7 @@ SWAPS = [
 
 @fault("unit_changed", "number_not_in_source", "model_not_in_source")
 def changed_unit(case: Case, rng: random.Random) -> Case | None:
-    found = []
+    found: list[tuple[re.Match[str], str]] = []
     for m in re.finditer(r"(?<![\w.,/-])(\d+(?:\.\d+)?)([ -]?)(?!G\b)([A-Za-z]{1,9})\b", case.output):
         found.extend((m, new) for old, new in SWAPS if old == m[3].lower() and old != new)
     rng.shuffle(found)

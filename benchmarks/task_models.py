@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from include.distillation import copywriting, merchants, oracle, pairs
+from include.distillation import copywriting, merchants, oracle, pairs, world
 from include.distillation.evaluation import ask, compared
 from include.generation.engine import Output, open_engine
 from include.judging.calibration import current_calibration
@@ -128,7 +128,7 @@ def real_listings(count: int) -> list[Listing]:
     found: list[Listing] = []
     files = sorted(REAL.glob("listings_*.jsonl"))
     for path in files:
-        rows = [row for row in pairs.read_jsonl(path) if row["title"] and row["locale"] in merchants.LOCALES]
+        rows = [row for row in pairs.read_jsonl(path) if row["title"] and row["locale"] in world.LOCALES]
         for row in rng.sample(rows, min(len(rows), count // len(files))):
             attributes = {str(k): str(v) for k, v in (row["attributes"] or {}).items() if v}
             fields = {name: str(row[name] or "") for name in ("title", "description", "brand", "category", "locale")}
@@ -191,9 +191,9 @@ def run(rows: int, base_rows: int, planted: int, real: int, out: Path) -> dict[s
             if kind == "calibrated" and not name:
                 result["judge"] |= figures
             result["judge"][f"{name}{kind}"] = figures
-    for name, found in verdicts.items():
+    for name, judged in verdicts.items():
         if name.startswith("real "):
-            tally = Counter(v["calibrated"].value for v in found)
+            tally = Counter(v["calibrated"].value for v in judged)
             result["real_listings"][name.removeprefix("real ")]["judge"] = dict(tally)
     log.info("judge: %s", json.dumps(result["judge"]))
     result["seconds"] = round(time.monotonic() - started, 1)
