@@ -88,7 +88,10 @@ class Trial:
         self._stop()
 
     def measure(self, cell: Cell | Window | None, requests: int, repeat: int = 0) -> float | None:
-        """Requests per second; None where the engine could not do it. The whole result is in the notebook."""
+        """Requests per second; None where the engine could not do it. The whole result is in the notebook.
+
+        Raises RuntimeError, and notes nothing, where other processes hold the device.
+        """
         key = key_of(self.profile, cell, requests)
         row = self.notebook.find(key, repeat, self.name)
         if row is None:
@@ -112,6 +115,8 @@ class Trial:
         if self._child is None and not self.failed:
             started = self._start()
             self.failed = str(started.get("error", ""))
+            if started.get("kind") == "gpu_busy":  # says nothing of the candidate, so it is no result
+                raise RuntimeError(f"{self.failed}. Measurements so far are kept: start again once the device is free")
             if workload := started.pop("workload", None):
                 (self.folder / "workload.json").write_text(json.dumps(workload, indent=2), encoding="utf-8")
             self.engine = started

@@ -56,6 +56,22 @@ def test_a_measurement_keeps_the_kernels_that_the_engine_really_took(
     ]
 
 
+def test_a_busy_device_ends_the_run_and_is_no_result_of_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = Notebook(tmp_path / "measurements.jsonl")
+    busy = {"error": "no free device: GPU 0 holds 5146 MB of processes [7]", "kind": "gpu_busy"}
+    with Trial(tmp_path, "fp8", "search", profile(), notebook) as trial:
+        monkeypatch.setattr(trial, "_start", lambda: busy)
+        with pytest.raises(RuntimeError, match="start again once the device is free"):
+            trial.measure(None, 10)
+    assert not notebook.rows
+    with Trial(tmp_path, "fp8", "search", profile(), notebook) as trial:
+        monkeypatch.setattr(trial, "_start", lambda: busy | {"kind": "bad_engine_args"})
+        assert trial.measure(None, 10) is None
+    assert len(notebook.rows) == 1
+
+
 def test_prompts_without_an_answer_fail_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Trial(tmp_path, "serve", "compare", profile(), Notebook(tmp_path / "measurements.jsonl")) as trial:
         monkeypatch.setattr(trial, "_start", lambda: {"start_s": 1.0})
