@@ -8,7 +8,6 @@ table must have rows; and an error inside a rule reads as a failed rule, so erro
 from __future__ import annotations
 
 import logging
-import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from include.partitions import Store
+from include.partitions import Store, plain_json
 
 EXAMPLES = 5  # failing values kept per rule; the quarantine holds them all
 _SKIPS_NULLS = (
@@ -63,19 +62,6 @@ def _exceptions(info: Mapping[str, Any]) -> list[str]:
     return [message for part in info.values() if isinstance(part, Mapping) for message in _exceptions(part)]
 
 
-def plain(value: Any) -> Any:
-    """A value as strict JSON: numbers of other libraries become plain ones, NaN and infinity null."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(v) for v in value]
-    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (str, int, bool)) else str(value)
-
-
 def _entry(result: Any, table: str | None, label: str | None) -> tuple[dict[str, Any], list[str]]:
     """One expectation's result as plain JSON of bounded size, and its errors."""
     found, config = result.result, result.expectation_config
@@ -94,8 +80,8 @@ def _entry(result: Any, table: str | None, label: str | None) -> tuple[dict[str,
     entry = {
         "name": (config.meta or {}).get("rule", config.type),
         "success": success,
-        "observed": plain(observed),
-        "expected": plain(arguments),
+        "observed": plain_json(observed),
+        "expected": plain_json(arguments),
     }
     if table:
         entry["table"] = table

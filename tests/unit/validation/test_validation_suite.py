@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from include.expectations import Rule, TableRules, check_tables, expected_text, observed_text, plain
+from include.expectations import Rule, TableRules, check_tables, expected_text, observed_text
 from include.judging.gate import decide
 from include.records import QuarantinedRow
 from include.reporting.summary import summarise
@@ -266,16 +266,6 @@ def test_results_stay_small_and_plain_for_many_failures() -> None:
     assert result["status"] == "failed"
     assert len(text) < 4000
     assert next(e for e in result["expectations"] if not e["success"])["observed"]["rows"] == 200_000
-
-
-def test_plain_makes_strict_json() -> None:
-    """airflow#48852: numpy numbers and NaN break task messages."""
-    assert plain({"a": np.float64(1.5), "b": float("nan"), "c": (np.int64(3), float("inf")), 1: None}) == {
-        "a": 1.5,
-        "b": None,
-        "c": [3, None],
-        "1": None,
-    }
 
 
 def test_no_connection_is_opened_and_no_bar_is_drawn() -> None:
