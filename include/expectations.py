@@ -62,10 +62,9 @@ def _exceptions(info: Mapping[str, Any]) -> list[str]:
     return [message for part in info.values() if isinstance(part, Mapping) for message in _exceptions(part)]
 
 
-def _entry(result: Any, table: str | None, label: str | None) -> tuple[dict[str, Any], list[str]]:
-    """One expectation's result as plain JSON of bounded size, and its errors."""
+def _entry(result: Any, table: str | None, label: str | None) -> dict[str, Any]:
+    """One expectation's result as plain JSON of bounded size, with its first error."""
     found, config = result.result, result.expectation_config
-    problems = _exceptions(result.exception_info or {})
     observed = found.get("observed_value", found.get("unexpected_count"))
     success = bool(result.success)
     if found.get("element_count") == 0:
@@ -85,9 +84,9 @@ def _entry(result: Any, table: str | None, label: str | None) -> tuple[dict[str,
     }
     if table:
         entry["table"] = table
-    if problems:
+    if problems := _exceptions(result.exception_info or {}):
         entry["error"] = problems[0]
-    return entry, problems
+    return entry
 
 
 def expected_text(entry: Mapping[str, Any]) -> str:
@@ -167,7 +166,7 @@ def _checkpoint(
     from great_expectations import expectations
 
     source = context.data_sources.add_pandas("aggregates")
-    definitions, frames, labels, wanted = [], {}, {}, 0
+    checks, wanted = list[tuple[Any, str, Any, str | None]](), 0
     for table, content in tables.items():
         if not content.rules:
             continue
@@ -181,20 +180,17 @@ def _checkpoint(
             )
         )
         batch = source.add_dataframe_asset(table).add_batch_definition_whole_dataframe(table)
-        definitions.append(
-            context.validation_definitions.add(gx.ValidationDefinition(name=f"{name}-{table}", data=batch, suite=suite))
+        definition = context.validation_definitions.add(
+            gx.ValidationDefinition(name=f"{name}-{table}", data=batch, suite=suite)
         )
-        frames[f"{name}-{table}"] = (table, pd.DataFrame(dict(content.columns)))
-        labels[table] = content.label
-    if not definitions:
+        checks.append((definition, table, pd.DataFrame(dict(content.columns)), content.label))
+    if not checks:
         return [], 0
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="data-docs-") as folder:
         if docs is not None:
             _add_site(context, folder)
-        for definition in definitions:
-            table, frame = frames[definition.name]
-            label = labels[table]
+        for definition, table, frame, label in checks:
             checkpoint = context.checkpoints.add(
                 gx.Checkpoint(
                     name=definition.name,
@@ -208,7 +204,7 @@ def _checkpoint(
             )
             outcome = checkpoint.run(batch_parameters={"dataframe": frame})
             for validation in outcome.run_results.values():
-                found.extend(_entry(result, table, label)[0] for result in validation.results)
+                found.extend(_entry(result, table, label) for result in validation.results)
         if docs is not None:
             context.build_data_docs()
             _copy(Path(folder), *docs)
@@ -275,5 +271,5 @@ def _outcome(batch: Any, wanted: Iterable[Any], result_format: str) -> dict[str,
     import great_expectations as gx
 
     suite = gx.ExpectationSuite("audit", expectations=list(wanted))
-    found = [_entry(result, None, None)[0] for result in batch.validate(suite, result_format=result_format).results]
+    found = [_entry(result, None, None) for result in batch.validate(suite, result_format=result_format).results]
     return {"status": _status(found, len(suite.expectations)), "expectations": found}
