@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from include.records import ESCALATED, AccountingError, JudgeScore, RunCounts
 from include.runs import Run
 from include.warehouse.bulk import Poisoned
-from include.warehouse.database import plan_without, retried, writing
+from include.warehouse.database import normalise_url, plan_without, retried, writing
 from include.warehouse.migrate import check_schema
 from include.warehouse.publish import (
     Provenance,
@@ -205,8 +205,9 @@ def audit_staging(staging: Staging, run_id: str, rows: int, warehouse_url: str) 
     from include.expectations import audit_table
 
     required = [c for c in (*LISTING, *staging.columns) if c != "judge_score"]
+    url = normalise_url(warehouse_url).render_as_string(hide_password=False)
     result = audit_table(
-        warehouse_url, str(staging.table.name), rows=rows, key=LISTING, required=required, constants={"run_id": run_id}
+        url, str(staging.table.name), rows=rows, key=LISTING, required=required, constants={"run_id": run_id}
     )
     if result["status"] != "passed":
         failed = [e for e in result["expectations"] if not e["success"]]
