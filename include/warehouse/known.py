@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from include.warehouse.bulk import insert_batch
 from include.warehouse.database import connect, plan_without
-from include.warehouse.schema import HOLDOUT, TREATMENT, key_text, listing_copy, quarantine, runs
+from include.warehouse.publish import LIVE, same_listing
+from include.warehouse.schema import HOLDOUT, key_text, listing_copy, quarantine, runs
 
 
 class Standing(StrEnum):
@@ -41,19 +42,17 @@ _SCHEMA = pa.schema(
 )
 
 Key = tuple[str, str, str]  # merchant_id, listing_id, and the staleness key or source hash
-_live = sa.and_(listing_copy.c.retired_at.is_(None), listing_copy.c.arm == TREATMENT)
 
 
 def _same_key(table: sa.Table) -> sa.ColumnElement[bool]:
-    same = (table.c[name] == _keys.c[name] for name in ("merchant_id", "listing_id"))
-    return sa.and_(*same, table.c.enhancement_task == sa.bindparam("task"))
+    return same_listing(table, _keys, sa.bindparam("task"))
 
 
 def _unknown() -> sa.Select[int]:
     known = sa.exists(
         sa.select(sa.literal(1))
         .where(
-            _same_key(listing_copy), _live, sa.not_(listing_copy.c.pinned), listing_copy.c.source_hash == _keys.c.mark
+            _same_key(listing_copy), LIVE, sa.not_(listing_copy.c.pinned), listing_copy.c.source_hash == _keys.c.mark
         )
         .correlate(_keys)
     )
@@ -64,7 +63,7 @@ def _lookup() -> sa.Select[int, str]:
     copy, refused = listing_copy, quarantine
     standing = sa.case(
         (copy.c.pinned, Standing.PINNED.value),
-        (sa.and_(_live, copy.c.staleness_key == _keys.c.mark), Standing.CURRENT.value),
+        (sa.and_(LIVE, copy.c.staleness_key == _keys.c.mark), Standing.CURRENT.value),
         (copy.c.arm == HOLDOUT, Standing.HOLDOUT.value),
         (refused.c.staleness_key == _keys.c.mark, Standing.QUARANTINED.value),
         else_=Standing.NEW.value,

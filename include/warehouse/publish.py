@@ -19,6 +19,7 @@ from include.warehouse.schema import HOLDOUT, KEY, REVERTED, TREATMENT, copy_his
 from include.warehouse.staging import LISTING, Staging
 
 COPY_NAMES = [c.name for c in copy_history.c if c.name not in ("ended_at", "ended_by", "end_reason")]
+LIVE = sa.and_(listing_copy.c.retired_at.is_(None), listing_copy.c.arm == TREATMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def touched(connection: sa.Connection, statement: sa.Executable) -> int:
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount
 
 
-def same_listing(table: sa.Table, staged: sa.FromClause, task: str) -> sa.ColumnElement[bool]:
+def same_listing(table: sa.Table, staged: sa.FromClause, task: str | sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
     return sa.and_(*(table.c[name] == staged.c[name] for name in LISTING), table.c.enhancement_task == task)
 
 
@@ -86,10 +87,6 @@ def _differs(run_id: Any, text: Any, facts: Provenance) -> sa.ColumnElement[bool
     return sa.or_(old.run_id != run_id, old.extracted_at != facts.extracted_at, old.text.is_distinct_from(text))
 
 
-def _live() -> sa.ColumnElement[bool]:
-    return sa.and_(listing_copy.c.retired_at.is_(None), listing_copy.c.arm == TREATMENT)
-
-
 def archive(
     connection: sa.Connection,
     source: sa.FromClause,
@@ -103,7 +100,7 @@ def archive(
     ended = {"ended_at": ended_at, "ended_by": ended_by, "end_reason": end_reason}
     values = [sa.literal(value, copy_history.c[name].type) for name, value in ended.items()]
     chosen = sa.select(*(listing_copy.c[name] for name in COPY_NAMES), *values).select_from(source)
-    insert = copy_history.insert().from_select([*COPY_NAMES, *ended], chosen.where(_live(), condition))
+    insert = copy_history.insert().from_select([*COPY_NAMES, *ended], chosen.where(LIVE, condition))
     return touched(connection, insert)
 
 
@@ -180,9 +177,7 @@ def end_copy(connection: sa.Connection, staging: Staging, facts: Provenance, now
         same_listing(listing_copy, ended, facts.enhancement_task), may_end, ended.c.reason == "retired"
     )
     connection.execute(
-        listing_copy.update()
-        .where(_live(), sa.exists(withdrawn.correlate(listing_copy)))
-        .values(retired_at=facts.as_of)
+        listing_copy.update().where(LIVE, sa.exists(withdrawn.correlate(listing_copy))).values(retired_at=facts.as_of)
     )
     empty = dict.fromkeys(
         ("model", "engine_profile", "template_version", "text_id", "content_hash", "staleness_key"), ""
@@ -244,7 +239,7 @@ def note_hashes(connection: sa.Connection, same: Staging, facts: Provenance) -> 
     if same.rows:
         new = same.table.c
         old, pairs = listing_copy.c, same_listing(listing_copy, same.table, facts.enhancement_task)
-        current = sa.and_(_live(), old.staleness_key == new.staleness_key, old.source_hash != new.source_hash)
+        current = sa.and_(LIVE, old.staleness_key == new.staleness_key, old.source_hash != new.source_hash)
         connection.execute(listing_copy.update().where(pairs, current).values(source_hash=new.source_hash))
 
 
