@@ -202,7 +202,8 @@ class Run:
         if marker is not None and bin_index in (None, marker.bin):
             self.store.remove(self.stop(task))
 
-    def _plan(self, task: str) -> dict[str, Any]:
+    def read_plan(self, task: str) -> dict[str, Any]:
+        """What extraction planned (see `plan`). Raises FileNotFoundError when it has planned nothing yet."""
         plan: dict[str, Any] | None = self.store.read_json(self.plan(task))
         if plan is None:
             raise FileNotFoundError(f"{self.store.url} has no plan for {task}: run the extraction stage first")
@@ -210,11 +211,11 @@ class Run:
 
     def bins(self, task: str) -> list[list[int]]:
         """Shards of each planned bin; empty when there is nothing to do."""
-        return [list(shards) for shards in self._plan(task)["bins"]]
+        return [list(shards) for shards in self.read_plan(task)["bins"]]
 
     def engines(self, task: str) -> list[str]:
         """Engine profile of each planned bin: the task's own, or the hosted API's while a switch is under way."""
-        plan = self._plan(task)
+        plan = self.read_plan(task)
         return list(plan.get("engines") or [self.spec.settings.task(task).engine] * len(plan["bins"]))
 
     def own_bins(self, task: str, hosted: bool = False) -> list[int]:

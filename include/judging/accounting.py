@@ -30,9 +30,7 @@ class Progress:
 
 def progress(run: Run, task: str) -> Progress:
     """Adds up the plan and the bins' validation counts; a bin without a validation manifest is wholly `errored`."""
-    plan = run.store.read_json(run.plan(task))
-    if plan is None:
-        raise FileNotFoundError(f"{run.store.url} has no plan for {task}: run the extraction stage first")
+    plan = run.read_plan(task)
     counts = RunCounts.from_dict(plan["counts"])
     finished = set(finished_bins(run, task))
     bins = RunCounts()

@@ -26,10 +26,7 @@ def aggregate(run: Run, task: str) -> tuple[list[Row], list[int], list[int]]:
 
     Rows of a bin without a validation manifest count as `errored`: they got no answer.
     """
-    plan = run.store.read_json(run.plan(task))
-    if plan is None:
-        raise FileNotFoundError(f"{run.store.url} has no plan for {task}: run the extraction stage first")
-    planned = [int(rows) for rows in plan["rows"]]
+    planned = [int(rows) for rows in run.read_plan(task)["rows"]]
     rows: list[Row] = []
     missing = []
     for bin_index, expected in enumerate(planned):
