@@ -7,7 +7,7 @@ Every field is a plain value (text, number, flag, UTC datetime or a tuple of tex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -201,15 +201,7 @@ class RunCounts:
             )
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "extracted": self.extracted,
-            "unchanged": self.unchanged,
-            "holdout": self.holdout,
-            "deferred": self.deferred,
-            "quarantined": dict(sorted(self.quarantined.items())),
-            "errored": self.errored,
-            "accepted": self.accepted,
-        }
+        return asdict(self) | {"quarantined": dict(sorted(self.quarantined.items()))}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> RunCounts:
