@@ -27,7 +27,11 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # of a request that failed by no fault of its own
 TOLD = 20  # faulty lines that the log shows one by one; the error file holds all
-_CODES = {"input_too_long": "context_length_exceeded", "request_rejected": "invalid_request"}
+# The API's code of a request that the engine refuses, and what to do about it.
+_REFUSED = {
+    "input_too_long": ("context_length_exceeded", "shorten the messages or lower max_tokens"),
+    "request_rejected": ("invalid_request", "mend the request"),
+}
 
 
 @dataclass(slots=True)
@@ -190,15 +194,9 @@ class BatchRun:
             return
         del self.pending[output.id]
         if output.error:
-            advice = {
-                "input_too_long": "shorten the messages or lower max_tokens",
-                "request_rejected": "mend the request",
-            }
-            code = _CODES.get(output.error, output.error)
-            message = (
-                f"{output.detail or output.error}: {advice.get(output.error, 'send the line again in a new file')}"
-            )
-            self._fail(number, pending.custom_id, LineError(code, message, answered=output.error in _CODES))
+            code, advice = _REFUSED.get(output.error, (output.error, "send the line again in a new file"))
+            message = f"{output.detail or output.error}: {advice}"
+            self._fail(number, pending.custom_id, LineError(code, message, answered=output.error in _REFUSED))
             return
         name = f"{self.fingerprint}-{number}"
         alternatives = int(pending.request.sampling_params.get("logprobs", 0))
