@@ -77,7 +77,7 @@ def make_pairs(args: argparse.Namespace) -> dict[str, Any]:
 
     def harvested() -> Iterator[dict[str, Any]]:
         for path in args.jsonl:
-            yield from harvest.from_jsonl(path)
+            yield from pairs.read_jsonl(path)
         if args.batch:
             yield from harvest.from_batch(*args.batch)
         for run_dir in args.run_dir:

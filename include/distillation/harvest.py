@@ -24,11 +24,6 @@ from include.validation.view import Source
 log = logging.getLogger(__name__)
 
 
-def from_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines {"source": {"title", "description", "locale", …}, "output", optional "finish_reason", "judge": "pass"|"fail"}."""
-    yield from read_jsonl(path)
-
-
 def from_batch(results: Path, sources: Path) -> Iterator[dict[str, Any]]:
     """A hosted batch's result file (OpenAI's format), joined by `custom_id` with lines {"id", "source"}."""
     known = {str(row["id"]): row["source"] for row in read_jsonl(sources)}
@@ -58,7 +53,10 @@ def from_run(run_dir: str, task: str) -> Iterator[dict[str, Any]]:
 
 
 def to_pairs(rows: Iterable[dict[str, Any]], settings: Settings, task: str) -> Iterator[dict[str, Any]]:
-    """Pairs of the rows that are fit to learn from; what was left out is counted by reason and logged at the end."""
+    """Pairs of the rows that are fit to learn from; what was left out is counted by reason and logged at the end.
+
+    A row is {"source": {"title", "description", "locale", …}, "output", optional "finish_reason", "judge": "pass"|"fail"}.
+    """
     checker = Checker.of(settings, task)
     enhancement = settings.task(task)
     seen: set[str] = set()
