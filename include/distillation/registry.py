@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,7 @@ FILES = ("adapter_model.safetensors", "adapter_config.json", "metrics.json", "mo
 
 def file_hash(path: Path) -> str:
     with path.open("rb") as file:
-        found = sha256()
-        while chunk := file.read(1 << 20):
-            found.update(chunk)
-    return found.hexdigest()
+        return file_digest(file, "sha256").hexdigest()
 
 
 def code_hash() -> str:
@@ -31,10 +28,6 @@ def code_hash() -> str:
     folder = PROJECT_ROOT / "include" / "distillation"
     paths = sorted([*folder.rglob("*.py"), *folder.rglob("*.yaml"), *TEMPLATES_DIR.glob("*.j2")])
     return digest([[path.name, file_hash(path)] for path in paths])
-
-
-def _store(settings: Settings, task: str) -> Store:
-    return Store(resolve_path(settings.pipeline.state_url)).child("task-models", task)
 
 
 def register(settings: Settings, task: str, model: Path, pairs: Path, evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +41,7 @@ def register(settings: Settings, task: str, model: Path, pairs: Path, evaluation
     hashes = {name: file_hash(model / name) for name in names if name != "metrics.json"}
     metrics = json.loads((model / "metrics.json").read_text(encoding="utf-8"))
     version = digest([hashes, task], 12)
-    store = _store(settings, task)
+    store = Store(resolve_path(settings.pipeline.state_url)).child("task-models", task)
     for name in names:
         store.write_bytes(f"{version}/{name}", (model / name).read_bytes())
     record = {
