@@ -7,7 +7,7 @@ import html
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -241,19 +241,7 @@ _MERCHANTS = [
         Style(separator=" / ", layout="html", capitals=0.5, emoji=0.5, banner=0.6, empty=0.1, fields=0.5),
     ),
 ]
-CSV_COLUMNS = (
-    "merchant_id",
-    "listing_id",
-    "title",
-    "description",
-    "brand",
-    "category",
-    "locale",
-    "attributes",
-    "updated_at",
-)
-
-
+CSV_COLUMNS = (*(f.name for f in fields(Listing) if f.name != "source_updated_at"), "updated_at")
 COPIES = 80  # listings of the sample catalog that are offered twice
 
 
