@@ -203,7 +203,7 @@ def run(rows: int, base_rows: int, planted: int, real: int, out: Path) -> dict[s
 
 
 def faithful(rewrite: pairs.Rewrite) -> bool:
-    return oracle.check(rewrite.product, pairs.as_extracted(rewrite.listing), rewrite.text).faithful
+    return pairs.check_rewrite(rewrite).faithful
 
 
 def measure_real(bench: Bench, task: str, listings: list[Listing], outputs: list[Output]) -> dict[str, Any]:

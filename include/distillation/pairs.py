@@ -100,17 +100,20 @@ def _judge_chunk(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
     return made
 
 
+def check_rewrite(rewrite: Rewrite) -> Labelled:
+    """The oracle's answer about a rewrite."""
+    return oracle.check(rewrite.product, as_extracted(rewrite.listing), rewrite.text)
+
+
 def judge_pair(rewrite: Rewrite, group: str) -> dict[str, Any]:
     """A judge's pair, labelled by the oracle."""
-    found = oracle.check(rewrite.product, as_extracted(rewrite.listing), rewrite.text)
     prompt = judge_prompt(rewrite.task, rewrite.listing, rewrite.text)
-    return pair(prompt, judge_answer(found), group, rewrite.listing)
+    return pair(prompt, judge_answer(check_rewrite(rewrite)), group, rewrite.listing)
 
 
 def labelled_row(rewrite: Rewrite) -> dict[str, Any]:
     """A line of `python -m include.judging calibrate --labels`, labelled by the oracle."""
-    listing = as_extracted(rewrite.listing)
-    found = oracle.check(rewrite.product, listing, rewrite.text)
+    listing, found = as_extracted(rewrite.listing), check_rewrite(rewrite)
     kinds = [kind for kind in ("unsupported", "contradictory") if getattr(found, kind)]
     return {
         "document": listing.listing_id,

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from include.distillation import merchants, oracle
-from include.distillation.copywriting import Labelled
-from include.distillation.pairs import Rewrite, as_extracted, writer_prompt
+from include.distillation import merchants
+from include.distillation.pairs import Rewrite, check_rewrite, writer_prompt
 from include.distillation.world import Split
 
 log = logging.getLogger(__name__)
@@ -63,11 +62,6 @@ class Writer:
         return answers
 
 
-def check(rewrite: Rewrite) -> Labelled:
-    """The oracle's answer about a rewrite."""
-    return oracle.check(rewrite.product, as_extracted(rewrite.listing), rewrite.text)
-
-
 def rewrite_world(
     writer: Writer, task: str, split: Split, count: int, seed: int, temperatures: Sequence[float]
 ) -> list[Rewrite]:
@@ -84,7 +78,7 @@ def rewrite_world(
         seconds = time.monotonic() - started
         log.info("%s, %s, temperature %.1f: %d copies in %.0f s", task, split, temperature, len(found), seconds)
         for locale in sorted({r.listing.locale for r in found}):
-            checked = [(r.text, check(r)) for r in found if r.listing.locale == locale]
+            checked = [(r.text, check_rewrite(r)) for r in found if r.listing.locale == locale]
             faithful, named = (
                 sum(map(bool, column)) / len(checked)
                 for column in zip(*((c.faithful, not c.omitted) for _, c in checked), strict=True)
