@@ -19,7 +19,6 @@ class Progress:
     counts: RunCounts
     planned: int
     answered: int
-    validated: int  # answered and not withheld for the row's own fault
     missing_bins: list[int]
 
     @property
@@ -41,10 +40,9 @@ def progress(run: Run, task: str) -> Progress:
             bins.errored += int(rows)
     bins.extracted = 0  # extraction has counted them
     planned = sum(int(rows) for rows in plan["rows"])
-    validated = bins.accepted + bins.quarantined_total
     counts.add(bins)
     missing = [b for b in range(len(plan["rows"])) if b not in finished]
-    return Progress(counts, planned, planned - bins.errored, validated, missing)
+    return Progress(counts, planned, planned - bins.errored, missing)
 
 
 def top_reasons(state: Progress) -> list[dict[str, Any]]:
