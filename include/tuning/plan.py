@@ -7,6 +7,7 @@ point of the grid, which a started engine can change: `max_num_seqs`, `max_num_b
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +46,11 @@ class Candidate(Frozen):
             "engines": self.engines,
         }
         return EngineProfile.model_validate(values | ({"model": self.model} if self.model else {}))
+
+
+def file_name(candidate: str) -> str:
+    """A candidate's name where it can be a file's, else its digest: it may be a model's, with a slash."""
+    return candidate if re.fullmatch(r"[A-Za-z0-9_-]+", candidate) else digest(candidate)
 
 
 @dataclass(frozen=True, slots=True, order=True)

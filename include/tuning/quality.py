@@ -8,7 +8,6 @@ of every validator that found fault with either side; see include.judging.pairin
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -21,7 +20,7 @@ from include.judging.pairing import NO_ANSWER, Row, compared, compared_validator
 from include.records import JudgeScore, Verdict, WorkItem
 from include.runs import Run
 from include.settings import EngineProfile, Settings, SettingsError, digest
-from include.tuning.plan import TuningSettings
+from include.tuning.plan import TuningSettings, file_name
 from include.tuning.run import INCUMBENT, write_json
 from include.tuning.workload import items_of_runs
 
@@ -33,7 +32,7 @@ def answer(
 ) -> Run:
     """One side's run under `quality/<name>`: generated, validated and judged; what an earlier call finished is kept."""
     task, home = settings.task(plan["task"]), folder.resolve() / "quality"
-    place = home / (name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else digest(name))
+    place = home / file_name(name)
     sampling = task.sampling.model_copy(update={"min_size": len(items), "max_size": len(items)})  # the judge reads all
     changed = {
         "tasks": settings.tasks | {task.name: task.model_copy(update={"engine": UNDER_TEST, "sampling": sampling})},

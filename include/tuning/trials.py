@@ -18,7 +18,7 @@ import psutil
 
 from include.generation.processes import end_processes
 from include.settings import PROJECT_ROOT, EngineProfile
-from include.tuning.plan import Cell, Window, key_of
+from include.tuning.plan import Cell, Window, file_name, key_of
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class Trial:
 
     def _start(self) -> dict[str, Any]:
         self._starts += 1
-        path = self.folder / "engines" / f"{self.stage}-{self.name}.json"
+        path = self.folder / "engines" / f"{self.stage}-{file_name(self.name)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.profile.model_dump_json(indent=2), encoding="utf-8")
         command = ["include.tuning", "trial", "--dir", str(self.folder), "--profile", str(path), "--arm", self.arm]

@@ -44,7 +44,7 @@ def test_a_measurement_keeps_the_kernels_that_the_engine_really_took(
 
     monkeypatch.setattr(trials.subprocess, "Popen", instead)
     notebook = Notebook(tmp_path / "measurements.jsonl")
-    with Trial(tmp_path, "fp8", "final", profile(), notebook) as trial:
+    with Trial(tmp_path, "Qwen/Qwen3-4B-FP8", "final", profile(), notebook) as trial:
         assert trial.measure(None, 10) == 5.0
     assert levels == ["INFO"]
     assert notebook.rows[0]["paths"] == [
