@@ -84,6 +84,12 @@ def in_force(settings: Settings, name: str, device: str) -> EngineProfile:
     return found.over(settings.engines[name]) if found else settings.engines[name]
 
 
+def runs_as(settings: Settings, name: str, device: str, *profiles: EngineProfile) -> bool:
+    """Whether what is in force runs as one of these profiles does."""
+    now = in_force(settings, name, device).model_dump(include=_TUNED)
+    return any(profile.model_dump(include=_TUNED) == now for profile in profiles)
+
+
 def promote(
     settings: Settings, name: str, device: str, profile: EngineProfile, evidence: dict[str, Any], approved_by: str
 ) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 from include import promotions
 from include.settings import EngineProfile, Settings, digest
-from include.tuning.run import Row, ratio
+from include.tuning.run import Row, ratio, write_json
+
+ASKED = "asked.json"  # what a person was asked to approve
 
 
 def _read(folder: Path, name: str) -> Any:
@@ -19,8 +21,9 @@ def _read(folder: Path, name: str) -> Any:
 def choose(folder: Path) -> Row:
     """The fastest finalist that is faster than the incumbent, by the 95% interval, and whose quality holds.
 
-    Its row of `result.json`, with `quality` and the rate over the incumbent's as `speedup` and `speedup_ci95`. Raises
-    ValueError that says of every finalist why not.
+    Its row of `result.json`, with `quality` and the rate over the incumbent's as `speedup` and `speedup_ci95`. Every repeat
+    of both must have been measured: those that an engine survived say nothing of it in a night. Raises ValueError that
+    says of every finalist why not.
     """
     result, quality = _read(folder, "result.json"), _read(folder, "quality.json").get("candidates", {})
     if not result.get("complete", bool(result)):
@@ -29,15 +32,20 @@ def choose(folder: Path) -> Row:
         raise ValueError(
             "nothing is promoted: the incumbent was not measured, so that no finalist is known to be faster"
         )
+    if incumbent.get("error"):
+        raise ValueError(f"nothing is promoted: the incumbent failed in a repeat: {incumbent['error']}")
     why = []
     for row in sorted(result["finalists"], key=lambda row: -(row["requests_per_s"] or 0.0)):
         speedup, bounds = ratio(row["rates"], incumbent["rates"])
         found, name = quality.get(row["candidate"], {}), row["candidate"]
         if speedup is None:
             why.append(f"{name} could not be measured")
-        elif not (bounds[0] if bounds else speedup) > 1:  # not a number, where the repeats do not vary, is no proof
-            told = f" ({bounds[0]} to {bounds[1]})" if bounds else ""
-            why.append(f"{name} is not shown to be faster: {speedup}{told} times the incumbent")
+        elif row.get("error"):
+            why.append(f"{name} failed in a repeat: {row['error']}")
+        elif bounds is None:
+            why.append(f"{name} has no interval, for want of repeats: measure with `repeats` of 2 or more")
+        elif not bounds[0] > 1:  # not a number, where the repeats do not vary, is no proof
+            why.append(f"{name} is not shown to be faster: {speedup} ({bounds[0]} to {bounds[1]}) times the incumbent")
         elif found.get("profile") != digest(row["profile"]):
             why.append(f"quality of {name} was not compared: run `python -m include.tuning quality`")
         elif not found["holds"]:
@@ -53,24 +61,38 @@ def verdict(folder: Path) -> str:
         row = choose(folder)
     except ValueError as error:
         return str(error)
-    bounds = row["speedup_ci95"]
-    told = f" ({bounds[0]} to {bounds[1]})" if bounds else ""
-    return (
-        f"{row['candidate']} may be promoted: {row['speedup']}{told} times the incumbent, and {row['quality']['why']}"
-    )
+    low, high = row["speedup_ci95"]
+    return f"{row['candidate']} may be promoted: {row['speedup']} ({low} to {high}) times the incumbent, and {row['quality']['why']}"
 
 
-def promote_best(folder: Path, settings: Settings, approved_by: str) -> str:
+def note_question(folder: Path) -> None:
+    """Writes down which profile a person is asked to approve; raises as `choose` does."""
+    write_json(folder / ASKED, {"profile": digest(choose(folder)["profile"])})
+
+
+def promote_best(folder: Path, settings: Settings, approved_by: str, *, as_asked: bool = False) -> str:
     """Puts the chosen finalist in force for the device that it was measured on; says so in one line.
 
-    Raises ValueError where there is none, or where the task's model is no longer the one that was tuned.
+    With `as_asked`, only what `note_question` wrote down. Raises ValueError where there is no choice or, since a person was
+    asked, another one, where the task's model is no longer the one that was tuned, and where another
+    profile is in force than the finalist was compared with.
     """
     row, plan, result = choose(folder), _read(folder, "plan.json"), _read(folder, "result.json")
     base, name = EngineProfile.model_validate(plan["base"]), settings.task(plan["task"]).engine
     if base.name != name or promotions.identity(base) != promotions.identity(settings.engines[name]):
         raise ValueError(f"nothing is promoted: {plan['task']} was given another model since, tune that one")
     evidence = {"result": result, "quality": row["quality"], "versions": result["versions"], "folder": str(folder)}
-    profile = EngineProfile.model_validate(row["profile"])
+    profile, incumbent = (EngineProfile.model_validate(found) for found in (row["profile"], plan["incumbent"]))
+    if as_asked and _read(folder, ASKED).get("profile") != digest(row["profile"]):
+        raise ValueError(
+            f"nothing is promoted: the choice is {row['candidate']} now, and the approver was asked about another: clear"
+            " `approve` to ask again"
+        )
+    if not promotions.runs_as(settings, name, plan["device"], incumbent, profile):
+        raise ValueError(
+            f"nothing is promoted: another profile is in force on {plan['device']} since than the one that {row['candidate']}"
+            " was compared with: tune again"
+        )
     version = promotions.promote(settings, name, plan["device"], profile, evidence, approved_by)
     return f"{name} on {plan['device']}: {row['candidate']} is in force as {version}, {row['speedup']} times as fast"
 

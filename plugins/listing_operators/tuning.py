@@ -85,9 +85,9 @@ def proposal(folder: str) -> str:
     row = choose(Path(folder))
     found, bounds = row["quality"], row["speedup_ci95"]
     low, high = (100 * bound for bound in found["difference_ci95"])
-    told = f" (95%: {bounds[0]} to {bounds[1]})" if bounds else ""
     return (
-        f"Put {row['candidate']} in force: {row['speedup']} times as fast as the profile in force{told}. Judge pass rate "
+        f"Put {row['candidate']} in force: {row['speedup']} times as fast as the profile in force (95%: {bounds[0]} to "
+        f"{bounds[1]}). Judge pass rate "
         f"{found['pass_rate']:.1%} against {found['incumbent_pass_rate']:.1%}, difference {low:+.1f} to {high:+.1f} points "
         f"over {found['pairs']} listings; no validator's rate falls beyond the margin. Report: {folder}/report.html"
     )
@@ -106,12 +106,15 @@ class ApprovePromotion(ApprovalOperator):
         self.folder = folder
 
     def execute(self, context: Context) -> Any:
+        from include.tuning.promotion import note_question
+
         try:
             self.body = proposal(self.folder)
         except ValueError as refusal:
             raise AirflowSkipException(str(refusal)) from refusal
         if context["params"]["auto_approve"]:
             raise AirflowSkipException("approved in advance by auto_approve")
+        note_question(Path(self.folder))
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
@@ -127,7 +130,9 @@ def promote(folder: str, approved_by: str | None) -> str:
     if approved_by is None and not get_current_context()["params"]["auto_approve"]:
         raise AirflowSkipException("nobody has approved it")
     try:
-        return promote_best(Path(folder), load_settings(), approved_by or "auto_approve")
+        return promote_best(
+            Path(folder), load_settings(), approved_by or "auto_approve", as_asked=approved_by is not None
+        )
     except ValueError as refusal:
         raise AirflowSkipException(str(refusal)) from refusal
 

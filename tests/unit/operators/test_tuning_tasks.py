@@ -26,24 +26,29 @@ def refuse(*_: Any) -> str:
 def test_a_person_is_asked_with_the_figures_unless_approved_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "proposal", lambda folder: f"figures of {folder}")
     monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: self.body)
+    noted: list[Path] = []
+    monkeypatch.setattr(promotion, "note_question", noted.append)
     operator = tuning.ApprovePromotion(task_id="approve", folder="/f")
     assert operator.execute(asked(monkeypatch)) == "figures of /f"
     with pytest.raises(AirflowSkipException, match="in advance"):
         operator.execute(asked(monkeypatch, auto_approve=True))
+    assert noted == [Path("/f")], "once: nobody is asked in the second case"
     monkeypatch.setattr(tuning, "proposal", refuse)
     with pytest.raises(AirflowSkipException, match="too few pairs"):
         operator.execute(asked(monkeypatch))
 
 
 def test_nothing_is_promoted_without_an_approver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promotion, "promote_best", lambda folder, settings, by: f"{folder} by {by}")
+    monkeypatch.setattr(
+        promotion, "promote_best", lambda folder, settings, by, *, as_asked: f"{folder} by {by}, as asked: {as_asked}"
+    )
     asked(monkeypatch)
-    assert tuning.promote("/f", "7") == "/f by 7"
+    assert tuning.promote("/f", "7") == "/f by 7, as asked: True"
     with pytest.raises(AirflowSkipException, match="nobody"):
         tuning.promote("/f", None)
     asked(monkeypatch, auto_approve=True)
-    assert tuning.promote("/f", None) == "/f by auto_approve"
-    monkeypatch.setattr(promotion, "promote_best", refuse)
+    assert tuning.promote("/f", None) == "/f by auto_approve, as asked: False"
+    monkeypatch.setattr(promotion, "promote_best", lambda *_, **__: refuse())
     with pytest.raises(AirflowSkipException, match="too few pairs"):
         tuning.promote("/f", "7")
 

@@ -28,6 +28,7 @@ from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning import __main__ as commands
 from include.tuning import quality as quality_module
 from include.tuning.plan import TuningSettings
+from include.tuning.promotion import choose, note_question, promote_best
 from include.tuning.quality import compare_quality
 from include.tuning.run import write_json
 from include.tuning.workload import newest_runs
@@ -284,6 +285,48 @@ def test_the_fastest_finalist_whose_quality_holds_is_promoted_and_rolled_back(
     assert "nothing is promoted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("side", "told"), [("incumbent", "the incumbent failed"), ("fast", "fast failed")])
+def test_repeats_that_an_engine_did_not_survive_are_no_proof(home: Path, side: str, told: str) -> None:
+    _, settings = night(home)
+    folder = tuned(home, settings, {name: RATES[name] for name in ("incumbent", "fast")})
+    judged(folder, fast=True)
+    assert choose(folder)["candidate"] == "fast"
+    result = json.loads((folder / "result.json").read_text())
+    row = result["incumbent"] if side == "incumbent" else result["finalists"][0]
+    row["error"] = "the engine's process ended with status -9"
+    write_json(folder / "result.json", result)
+    with pytest.raises(ValueError, match=rf"{told} in a repeat: the engine's process ended with status -9"):
+        choose(folder)
+
+
+def test_a_promotion_replaces_what_it_was_compared_with_and_nothing_else(home: Path) -> None:
+    """Two runs begin with one incumbent: the second one's finalist was never compared with the first one's."""
+    _, settings = night(home)
+    folder = tuned(home, settings, {name: RATES[name] for name in ("incumbent", "fast")})
+    judged(folder, fast=True)
+    assert "fast is in force" in promote_best(folder, settings, "ann")
+    assert "fast is in force" in promote_best(folder, settings, "ann"), "a task tried again"
+    other = tuned(home, settings, RATES | {"fast": []})
+    judged(other, **{"wild/../ü": True})
+    with pytest.raises(ValueError, match="another profile is in force on NVIDIA X since.*tune again"):
+        promote_best(other, settings, "ann")
+    assert promotions.in_force(settings, "stub", "NVIDIA X").batch_size == 5
+
+
+def test_an_approval_is_for_the_profile_that_the_approver_saw(home: Path) -> None:
+    _, settings = night(home)
+    folder = tuned(home, settings, RATES)
+    judged(folder, **{"fast": True, "wild/../ü": True})
+    with pytest.raises(ValueError, match="the approver was asked about another: clear `approve`"):
+        promote_best(folder, settings, "ann", as_asked=True)
+    note_question(folder)
+    judged(folder, **{"fast": False, "wild/../ü": True})  # compared again, on more listings
+    with pytest.raises(ValueError, match="the choice is wild/../ü now"):
+        promote_best(folder, settings, "ann", as_asked=True)
+    judged(folder, **{"fast": True, "wild/../ü": True})
+    assert "fast is in force" in promote_best(folder, settings, "ann", as_asked=True)
+
+
 def test_what_is_not_faster_not_compared_or_not_as_good_is_refused_in_one_line(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +344,7 @@ def test_what_is_not_faster_not_compared_or_not_as_good_is_refused_in_one_line(
     assert "no finalist" in refusal(tuned(home, settings, {"incumbent": [100.0, 101.0]}))
     assert "incumbent was not measured" in refusal(tuned(home, settings, {"incumbent": [], "fast": [5.0, 6.0]}))
     assert "could not be measured" in refusal(tuned(home, settings, {"incumbent": [1.0, 1.1], "fast": []}))
+    assert "for want of repeats" in refusal(tuned(home, settings, {"incumbent": [1.0, 1.1], "fast": [5.0]}))
     noise = {"incumbent": [100.0, 101.0, 99.0], "fast": [101.0, 99.5, 102.0]}
     assert "not shown to be faster" in refusal(tuned(home, settings, noise))
     folder = tuned(home, settings, RATES)
