@@ -13,11 +13,12 @@ from datetime import date
 from pathlib import Path
 
 from include.generation.child import run_stage
+from include.generation.leases import device_name
 from include.judging.calibration import accuracy_of, calibration_in_force, passes_by
 from include.judging.costs import LISTINGS_PER_DAY
 from include.judging.estimation import EVALUABLE
 from include.judging.pairing import NO_ANSWER, Row, compared, compared_validators, estimated_rate, run_of_items
-from include.records import JudgeScore, Verdict, WorkItem
+from include.records import JudgeScore, JudgeVerdict, Verdict, WorkItem
 from include.runs import Run
 from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning.plan import TuningSettings, file_name
@@ -60,10 +61,14 @@ def compare_quality(
 ) -> Row:
     """Compares every finalist with the incumbent and writes `quality.json`.
 
-    Raises FileNotFoundError for a folder without a result, SettingsError for runs without work, and what `run_stage` raises.
+    A finalist's text that the judge could not read counts as failed where the incumbent's was read: a loss on one side is no
+    chance. Raises FileNotFoundError for a folder without a result, SettingsError for runs without work or on another device
+    than the run's, and what `run_stage` raises.
     """
     plan, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("plan.json", "result.json"))
     tuning, task = TuningSettings.model_validate(plan["tuning"]), str(plan["task"])
+    if (device := device_name()) != plan["device"]:
+        raise SettingsError(f"{folder} was measured on {plan['device']}, and copy is compared there: this is {device}")
     drawn = items_of_runs(run_dirs, task, limit=held_out or tuning.held_out, seed=seed)
     items = list({item.text_id: item for item in drawn}.values())  # listings that share a text are no two pairs
     if not items:
@@ -77,8 +82,13 @@ def compare_quality(
     judge, passes = accuracy_of(calibration), passes_by(calibration)
     refused = [] if settings.task(task).gate.override else refused
     scores = {name: list(run.store.read_rows(run.judged(task), JudgeScore)) for name, run in runs.items()}
+    counted = {INCUMBENT: EVALUABLE} | dict.fromkeys(profiles, EVALUABLE | {JudgeVerdict.ERROR})
     passed = {
-        name: {score.text_id: passes(score) for score in rows if score.verdict in EVALUABLE}
+        name: {
+            score.text_id: score.verdict in EVALUABLE and passes(score)
+            for score in rows
+            if score.verdict in counted[name]
+        }
         for name, rows in scores.items()
     }
     rates = {  # the held-out listings stand for a catalogue

@@ -99,14 +99,14 @@ class Side(Engines):
 
 
 class Asking:
-    """A judge that fails what it finds to be for tea."""
+    """A judge that fails what it finds to be for tea, and has no answer to what stands on a shelf."""
 
     def __call__(self, prompts: Any, sampling_params: Any) -> Any:
         for key, messages in prompts:
             bad = ["for tea"] if "mug for tea number" in str(messages) else []
             verdict = "fail" if bad else "pass"
             answer = {"unsupported": bad, "contradictory": [], "omitted": [], "verdict": verdict}
-            yield Output(id=key, text=json.dumps(answer))
+            yield Output(id=key, text="hm" if "mug on shelf" in str(messages) else json.dumps(answer))
 
     def report(self) -> dict[str, Any]:
         return {"requests_per_s": 1.0}
@@ -122,6 +122,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "model" / "model.safetensors").write_bytes(b"weights")
     monkeypatch.setenv("LISTING_LEASE_DIR", str(tmp_path / "leases"))
+    monkeypatch.setattr(quality_module, "device_name", lambda: "NVIDIA X")
     return tmp_path
 
 
@@ -197,6 +198,26 @@ def test_each_side_is_a_nightly_run_and_equal_copy_holds(home: Path, monkeypatch
     assert {path.name for path in (folder / "quality").iterdir()} >= {"incumbent", "fast"}
     assert not (home / "state" / "engines").exists()  # no figures of a test among the nights'
     assert Run.open(found["runs"]["fast"]).spec.settings.judge == settings.judge
+
+
+@pytest.mark.parametrize(("unread", "pairs", "lost"), [("fast", 40, 1), ("incumbent", 39, 0)])
+def test_what_the_judge_cannot_read_of_a_finalist_alone_counts_against_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, unread: str, pairs: int, lost: int
+) -> None:
+    run, settings = night(home)
+    folder = tuned(home, settings, {name: RATES[name] for name in ("incumbent", "fast")})
+    shelved = lambda n: good(n) if n != 7 else f"Blue ceramic mug on shelf number {n}"  # noqa: E731
+    answer_all(monkeypatch, {4: good, 5: good} | {5 if unread == "fast" else 4: shelved})
+    found = compare_quality(folder, settings, [run.store.url])["candidates"]["fast"]
+    assert (found["pairs"], found["lost"]) == (pairs, lost)
+
+
+def test_copy_is_compared_on_the_device_that_was_tuned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, settings = night(home)
+    folder = tuned(home, settings, RATES)
+    monkeypatch.setattr(quality_module, "device_name", lambda: "cpu")
+    with pytest.raises(SettingsError, match="measured on NVIDIA X.*this is cpu"):
+        compare_quality(folder, settings, [run.store.url])
 
 
 def test_a_foreign_script_is_never_allowed_whatever_the_margin(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +329,7 @@ def test_a_promotion_replaces_what_it_was_compared_with_and_nothing_else(home: P
     assert "fast is in force" in promote_best(folder, settings, "ann"), "a task tried again"
     other = tuned(home, settings, RATES | {"fast": []})
     judged(other, **{"wild/../ü": True})
-    with pytest.raises(ValueError, match="another profile is in force on NVIDIA X since.*tune again"):
+    with pytest.raises(ValueError, match=r"another profile is in force on NVIDIA X since.*tune again"):
         promote_best(other, settings, "ann")
     assert promotions.in_force(settings, "stub", "NVIDIA X").batch_size == 5
 
@@ -321,7 +342,7 @@ def test_an_approval_is_for_the_profile_that_the_approver_saw(home: Path) -> Non
         promote_best(folder, settings, "ann", as_asked=True)
     note_question(folder)
     judged(folder, **{"fast": False, "wild/../ü": True})  # compared again, on more listings
-    with pytest.raises(ValueError, match="the choice is wild/../ü now"):
+    with pytest.raises(ValueError, match=r"the choice is wild/\.\./ü now"):
         promote_best(folder, settings, "ann", as_asked=True)
     judged(folder, **{"fast": True, "wild/../ü": True})
     assert "fast is in force" in promote_best(folder, settings, "ann", as_asked=True)
