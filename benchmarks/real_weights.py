@@ -29,7 +29,8 @@ from include.settings import PROJECT_ROOT, EngineProfile, Settings, SettingsErro
 from include.tuning.plan import Candidate, Grid, TuningSettings, load_tuning
 from include.tuning.promotion import verdict
 from include.tuning.quality import compare_quality
-from include.tuning.run import TuningRun, open_folder, ratio, versions, write_json
+from include.tuning.run import TuningRun, open_folder, ratio, versions
+from include.tuning.trials import write_json
 from include.tuning.workload import requests_of_runs
 
 TASK, NOISE = "title", 0.15

@@ -111,15 +111,15 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     open_folder(options.dir, options.task, base, tuning, requests, incumbent=incumbent, device=device)
     run = TuningRun(options.dir)
     if not (options.dir / "ceilings.json").exists():
-        from include.tuning.run import write_json
+        from include.tuning.trials import write_json
 
         write_json(options.dir / "ceilings.json", _in_child(["ceilings"]))
     return run.run()
 
 
 def _steps(options: argparse.Namespace) -> dict[str, Any]:
-    from include.tuning.run import write_json
     from include.tuning.steps import profile_steps
+    from include.tuning.trials import write_json
     from include.tuning.workload import read_requests
 
     result = json.loads((options.dir / "result.json").read_text(encoding="utf-8"))

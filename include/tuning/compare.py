@@ -18,8 +18,8 @@ from include.generation.model import ModelError
 from include.settings import EngineProfile, SettingsError, TaskSettings, resolve_path
 from include.tuning.plan import Window
 from include.tuning.report import write_comparison
-from include.tuning.run import versions, write_json
-from include.tuning.trials import Notebook, Trial
+from include.tuning.run import versions
+from include.tuning.trials import Notebook, Trial, write_json
 from include.tuning.workload import write_requests
 
 _ENGINE_ONLY = {"quantization", "kv_cache_dtype", "speculative_config"}  # what `generate` cannot do alike

@@ -8,7 +8,8 @@ from typing import Any
 
 from include import promotions
 from include.settings import EngineProfile, Settings, digest
-from include.tuning.run import Row, ratio, write_json
+from include.tuning.run import Row, ratio
+from include.tuning.trials import write_json
 
 ASKED = "asked.json"  # what a person was asked to approve
 

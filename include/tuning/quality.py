@@ -22,7 +22,8 @@ from include.records import JudgeScore, JudgeVerdict, Verdict, WorkItem
 from include.runs import Run
 from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning.plan import TuningSettings, file_name
-from include.tuning.run import INCUMBENT, write_json
+from include.tuning.run import INCUMBENT
+from include.tuning.trials import write_json
 from include.tuning.workload import items_of_runs
 
 UNDER_TEST = "under-test"  # a name of its own: the judge may run on the very profile that is tuned

@@ -6,13 +6,14 @@ again with the same folder, it measures only what is missing.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
-import os
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +24,7 @@ from include.generation.roofline import Ceilings, ModelShape, Work, data_sheet, 
 from include.settings import EngineProfile, SettingsError
 from include.tuning.plan import Candidate, Cell, TuningSettings, baseline_of, with_cell
 from include.tuning.search import Bounds, Found, find_best
-from include.tuning.trials import Notebook, Trial
+from include.tuning.trials import Notebook, Trial, write_json
 from include.tuning.workload import read_requests, write_requests
 
 log = logging.getLogger(__name__)
@@ -44,11 +45,19 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file, whole or not at all."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_text(json.dumps(value, indent=2, default=str), encoding="utf-8")
-    os.replace(hidden, path)
+def _listed(found: Row) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+@contextmanager
+def sole(folder: Path) -> Iterator[None]:
+    """While this process alone measures into the folder. Raises SettingsError where another one does."""
+    with (folder / "run.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(f"another process measures into {folder}: wait for it") from None
+        yield
 
 
 def open_folder(
@@ -65,7 +74,7 @@ def open_folder(
 
     `base` is the configured profile, `incumbent` the one in force on `device` if that is another.
 
-    Raises SettingsError for a folder of another plan.
+    Raises SettingsError for a folder of another plan, or measured under other versions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan = {"task": task, "base": base.model_dump(mode="json"), "tuning": tuning.model_dump(mode="json")}
@@ -75,6 +84,10 @@ def open_folder(
         found = json.loads(path.read_text(encoding="utf-8"))
         if {name: found.get(name) for name in plan} != plan:
             raise SettingsError(f"{folder} holds a tuning run of another plan: choose a new folder, or remove it")
+        if (before := found["versions"]) != versions():
+            raise SettingsError(
+                f"{folder} was measured under {_listed(before)}, here are {_listed(versions())}: choose a new folder"
+            )
         return
     write_requests(folder / "workload.jsonl", requests)
     plan["incumbent"] = (incumbent or base).model_dump(mode="json")
@@ -101,8 +114,15 @@ class TuningRun:
         """Measures, and writes `result.json` after each engine that was measured in full, so that a run which is cut off
         leaves a result too; that of a finished run stands until the end.
 
-        Failing candidates are results; a failing baseline raises RuntimeError.
+        Failing candidates are results; a failing baseline raises RuntimeError. What failed of the engines that are compared in
+        the end is measured again when the run is started again. Raises SettingsError while another process runs it.
         """
+        with sole(self.folder):
+            return self._run()
+
+    def _run(self) -> Row:
+        rows = Notebook(self.notebook.path).rows
+        self.notebook.rows = [row for row in rows if not (row["stage"] == "final" and row.get("error"))]
         if None in self._repeat(BASELINE, baseline_of(self.base, self.tuning)):
             raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
         self._repeat(INCUMBENT, self.incumbent)

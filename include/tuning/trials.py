@@ -40,18 +40,27 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class Notebook:
-    """measurements.jsonl: one line per measurement, read back at the start; a torn last line is dropped.
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden.write_text(json.dumps(value, indent=2, default=str), encoding="utf-8")
+    os.replace(hidden, path)
 
-    Without `failures`, so is every failure: it is measured again.
+
+class Notebook:
+    """measurements.jsonl: one line per measurement, only ever added to; a line torn by a kill is passed over.
+
+    Without `failures`, failures are dropped: they are measured again.
     """
 
     def __init__(self, path: Path, *, failures: bool = True) -> None:
         self.path = path
-        self.rows: list[dict[str, Any]] = []
-        if path.exists():
-            self.rows = [row for row in read_rows(path) if failures or not row.get("error")]
-            path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+        self.rows = read_rows(path) if path.exists() else []
+        kept = [row for row in self.rows if failures or not row.get("error")]
+        if len(kept) < len(self.rows):
+            self.rows, hidden = kept, path.with_name(f".{path.name}.{os.getpid()}")
+            hidden.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            os.replace(hidden, path)
 
     def find(self, key: str, repeat: int, candidate: str) -> dict[str, Any] | None:
         """A measurement of this candidate; another one may have the same profile, as a promoted incumbent does."""
@@ -60,8 +69,11 @@ class Notebook:
 
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
         self.rows.append(row)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        with self.path.open("ab+") as file:
+            if end := file.tell():
+                file.seek(end - 1)
+            torn = b"" if file.read(1) in (b"", b"\n") else b"\n"
+            file.write(torn + json.dumps(row).encode() + b"\n")
         return row
 
 
@@ -118,7 +130,7 @@ class Trial:
             if started.get("kind") == "gpu_busy":  # says nothing of the candidate, so it is no result
                 raise RuntimeError(f"{self.failed}. Measurements so far are kept: start again once the device is free")
             if workload := started.pop("workload", None):
-                (self.folder / "workload.json").write_text(json.dumps(workload, indent=2), encoding="utf-8")
+                write_json(self.folder / "workload.json", workload)
             self.engine = started
         if self.failed:
             return {"requests": requests, "error": self.failed}

@@ -30,7 +30,7 @@ from include.tuning import quality as quality_module
 from include.tuning.plan import TuningSettings
 from include.tuning.promotion import choose, note_question, promote_best
 from include.tuning.quality import compare_quality
-from include.tuning.run import write_json
+from include.tuning.trials import write_json
 from include.tuning.workload import newest_runs
 from include.validation.stage import validate
 from tests.generating import Engines, StubEngine, item, make_run
@@ -216,7 +216,7 @@ def test_copy_is_compared_on_the_device_that_was_tuned(home: Path, monkeypatch: 
     run, settings = night(home)
     folder = tuned(home, settings, RATES)
     monkeypatch.setattr(quality_module, "device_name", lambda: "cpu")
-    with pytest.raises(SettingsError, match="measured on NVIDIA X.*this is cpu"):
+    with pytest.raises(SettingsError, match=r"measured on NVIDIA X.*this is cpu"):
         compare_quality(folder, settings, [run.store.url])
 
 

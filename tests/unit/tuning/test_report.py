@@ -16,7 +16,8 @@ from include.settings import EngineProfile, digest
 from include.tuning.__main__ import main
 from include.tuning.plan import TuningSettings, baseline_of
 from include.tuning.report import write_report
-from include.tuning.run import TuningRun, open_folder, write_json
+from include.tuning.run import TuningRun, open_folder
+from include.tuning.trials import write_json
 
 CEILINGS = Ceilings(800e12, 1500e12, 4e12, "measured on NVIDIA H200")
 SHAPE = {"num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,

@@ -10,8 +10,9 @@ import pytest
 
 from include.generation.engine import Request
 from include.settings import SettingsError
+from include.tuning import run as run_module
 from include.tuning.plan import Candidate, Cell, Grid, TuningSettings
-from include.tuning.run import TuningRun, open_folder, ratio
+from include.tuning.run import TuningRun, open_folder, ratio, sole
 from include.tuning.trials import Trial
 from tests.generating import profile
 
@@ -128,6 +129,41 @@ def test_a_baseline_that_cannot_be_measured_ends_the_run_with_its_reason(tmp_pat
     monkeypatch.setattr(Trial, "_asked", lambda *_: {"requests": 1, "error": "no GPU"})
     with pytest.raises(RuntimeError, match="the baseline cannot be measured: no GPU"):
         opened(tmp_path).run()
+
+
+def test_what_failed_for_a_while_is_measured_again_when_the_run_is_started_again(
+    tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, full = Trial._asked, {"requests": 1, "error": "No space left on device"}
+    monkeypatch.setattr(Trial, "_asked", lambda *_: full)
+    with pytest.raises(RuntimeError, match="No space left"):
+        opened(tmp_path).run()
+    monkeypatch.setattr(Trial, "_asked", lambda trial, *how: full if trial.name == "incumbent" else answer(trial, *how))
+    assert opened(tmp_path).run()["incumbent"]["error"] == "No space left on device"
+    monkeypatch.setattr(Trial, "_asked", answer)
+    result = opened(tmp_path).run()
+    assert (result["incumbent"]["error"], result["incumbent"]["repeats"]) == ("", TUNING.repeats)
+    assert result["failures"] == {"broken": "this GPU cannot do that"}, "a cell's failure stands"
+    broken = [name for name, _ in asked if name == "broken"]
+    opened(tmp_path).run()
+    assert [name for name, _ in asked if name == "broken"] == broken
+
+
+def test_one_process_measures_into_a_folder(tmp_path: Path, asked: list[Any]) -> None:
+    run = opened(tmp_path)
+    with sole(tmp_path), pytest.raises(SettingsError, match="another process measures into"):
+        run.run()
+    assert not asked
+    assert run.run()["complete"]
+
+
+def test_rates_of_other_versions_are_not_mixed_in(
+    tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path)
+    monkeypatch.setattr(run_module, "versions", lambda: {"vllm": "0.99.0"})
+    with pytest.raises(SettingsError, match=r"measured under python .*, here are vllm 0\.99\.0: choose a new folder"):
+        opened(tmp_path)
 
 
 def test_the_interval_of_a_ratio_is_wide_for_repeats_that_differ() -> None:

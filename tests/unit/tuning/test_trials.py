@@ -72,6 +72,19 @@ def test_a_busy_device_ends_the_run_and_is_no_result_of_the_candidate(
     assert len(notebook.rows) == 1
 
 
+def test_a_notebook_is_only_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.jsonl"
+    path.write_bytes(b'{"key": "a"}\n{"key": "b", "err')  # killed while a line was written
+    before, inode = path.read_bytes(), path.stat().st_ino
+    notebook = Notebook(path)
+    assert notebook.rows == [{"key": "a"}]
+    notebook.add({"key": "c"})
+    notebook.add({"key": "d"})
+    assert path.read_bytes().startswith(before)
+    assert path.stat().st_ino == inode
+    assert Notebook(path).rows == [{"key": "a"}, {"key": "c"}, {"key": "d"}]
+
+
 def test_prompts_without_an_answer_fail_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Trial(tmp_path, "serve", "compare", profile(), Notebook(tmp_path / "measurements.jsonl")) as trial:
         monkeypatch.setattr(trial, "_start", lambda: {"start_s": 1.0})
