@@ -8,6 +8,7 @@ stay the configuration's, so that no listing becomes stale by it.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -59,7 +60,8 @@ def _place(settings: Settings, name: str, device: str = "") -> Store:
 
 
 def current(settings: Settings, name: str, device: str) -> Promotion | None:
-    """The promotion in force. None, with a warning, for one that cannot be read or was made for another model.
+    """The promotion in force. None, with a warning, for one that cannot be read, was made for another model, or runs a folder
+    that this machine has not.
 
     Raises nothing for what lies under the state URL: a night is slower without its promotion, and must not fail for it.
     """
@@ -74,6 +76,13 @@ def current(settings: Settings, name: str, device: str) -> Promotion | None:
     if found.configured != identity(settings.engines[name]):
         log.warning("promotion %s of %s on %s was made for another model than the configured one and is ignored",
                     version, name, device)  # fmt: skip
+        return None
+    own = (
+        found.profile.model != settings.engines[name].model
+    )  # a checkpoint, not the configured model, which a worker reports
+    if own and found.profile.is_local and not os.path.isdir(found.profile.model_path()):
+        log.warning("promotion %s of %s on %s runs %s, which is not there: the configured profile runs, make the checkpoint anew",
+                    version, name, device, found.profile.model)  # fmt: skip
         return None
     return found
 

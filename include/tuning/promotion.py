@@ -101,13 +101,22 @@ def promote_best(folder: Path, settings: Settings, approved_by: str, *, as_asked
 def roll_back_task(settings: Settings, task: str, device: str | None = None) -> list[str]:
     """Takes the task's promotions back by one on the device, or on all that have one; a line for each.
 
-    Raises ValueError where nothing is promoted.
+    Raises ValueError where nothing is promoted, RuntimeError that names the devices done and the others where a write failed:
+    to try all again would take the former back by two.
     """
     name = settings.task(task).engine
     devices = [device] if device else promotions.promoted_devices(settings, name)
     if not devices:
         raise ValueError(f"nothing is promoted for {name}: the configured profile is in force")
-    return [
-        f"{name} on {at}: {promotions.roll_back(settings, name, at) or 'the configured profile'} is in force"
-        for at in devices
-    ]
+    done, failed = list[str](), dict[str, OSError]()
+    for at in devices:
+        try:
+            done.append(
+                f"{name} on {at}: {promotions.roll_back(settings, name, at) or 'the configured profile'} is in force"
+            )
+        except OSError as error:
+            failed[at] = error
+    if failed:
+        left = "; ".join(f"{at}: {error}" for at, error in failed.items())
+        raise RuntimeError(f"{'; '.join([*done, f'not rolled back: {left}'])}. Roll these back by name, one by one")
+    return done

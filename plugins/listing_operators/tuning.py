@@ -145,7 +145,7 @@ def roll_back() -> list[str]:
     params = get_current_context()["params"]
     try:
         told = roll_back_task(load_settings(), params["task"], params["device"])
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise AirflowFailException(str(error)) from error
     log.info("%s", "\n".join(told))
     return told

@@ -81,6 +81,20 @@ def test_a_newer_configured_model_ends_the_promotion(
     assert "another model" in caplog.text
 
 
+def test_a_checkpoint_that_is_gone_leads_to_the_configured_profile(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = tmp_path / "quantized"
+    checkpoint.mkdir()
+    promote(settings, NAME, DEVICE, tuned(settings, 512).model_copy(update={"model": str(checkpoint)}), {}, "ann")
+    assert in_force(settings, NAME, DEVICE).model == str(checkpoint)
+    checkpoint.rmdir()
+    with caplog.at_level(logging.WARNING):
+        assert in_force(settings, NAME, DEVICE) == settings.engines[NAME]
+    assert "which is not there: the configured profile runs" in caplog.text
+    assert roll_back(settings, NAME, DEVICE) is None
+
+
 @pytest.mark.parametrize("content", ["{", "[1]", '{"version": "gone"}', "\x00", '{"version": 7}'])
 @pytest.mark.parametrize("which", ["current.json", "2*.json"])
 def test_an_unreadable_file_leads_to_the_configured_profile(

@@ -28,7 +28,7 @@ from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning import __main__ as commands
 from include.tuning import quality as quality_module
 from include.tuning.plan import TuningSettings
-from include.tuning.promotion import choose, note_question, promote_best
+from include.tuning.promotion import choose, note_question, promote_best, roll_back_task
 from include.tuning.quality import compare_quality
 from include.tuning.trials import write_json
 from include.tuning.workload import newest_runs
@@ -346,6 +346,27 @@ def test_an_approval_is_for_the_profile_that_the_approver_saw(home: Path) -> Non
         promote_best(folder, settings, "ann", as_asked=True)
     judged(folder, **{"fast": True, "wild/../ü": True})
     assert "fast is in force" in promote_best(folder, settings, "ann", as_asked=True)
+
+
+def test_a_roll_back_that_stops_half_way_goes_on_with_the_others_and_names_what_is_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, settings = night(home)
+    faster = settings.engines["stub"].model_copy(update={"batch_size": 9})
+    for device in ("GPU-A", "GPU-B", "GPU-C"):
+        promotions.promote(settings, "stub", device, faster, {}, "ann")
+    whole = promotions.roll_back
+
+    def full(settings: Settings, name: str, device: str) -> str | None:
+        if device == "GPU-B":
+            raise OSError(28, "No space left on device")
+        return whole(settings, name, device)
+
+    monkeypatch.setattr(promotions, "roll_back", full)
+    with pytest.raises(RuntimeError, match=r"GPU-A: the configured.*not rolled back: GPU-B: .*No space left"):
+        roll_back_task(settings, "title")
+    windows = [promotions.in_force(settings, "stub", device).batch_size for device in ("GPU-A", "GPU-B", "GPU-C")]
+    assert windows == [4, 9, 4]
 
 
 def test_what_is_not_faster_not_compared_or_not_as_good_is_refused_in_one_line(
