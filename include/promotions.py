@@ -21,7 +21,7 @@ from include.settings import EngineProfile, Frozen, Settings, resolve_path
 log = logging.getLogger(__name__)
 
 CURRENT = "current.json"
-_TUNED = {"model", "engine_args", "environment", "batch_size", "submit", "engines"}
+_TUNED = {"model", "revision", "engine_args", "environment", "batch_size", "submit", "engines"}
 
 
 def identity(profile: EngineProfile) -> dict[str, str | None]:

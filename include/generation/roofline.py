@@ -100,7 +100,7 @@ _FOUR_BITS = ("awq", "gptq", "w4a16", "fp4", "nf4", "bitsandbytes")  # in a sche
 
 
 def roof(profile: EngineProfile, shape: ModelShape, ceilings: Ceilings, work: Work, batch: int) -> Roof:
-    """Best times of a run whose decode steps hold `batch` sequences on one device."""
+    """Best times of a run whose decode steps hold `batch` sequences; `ceilings` are of one device, the engine may have more."""
     quantization = f"{profile.engine_args.get('quantization') or ''} {profile.model}".lower()
     low = any(name in quantization for name in ("fp8", "w8a8", "int8")) and ceilings.flops_8bit > 0
     weight_bytes = 1.0 if low else 0.5 if any(name in quantization for name in _FOUR_BITS) else 2.0
@@ -112,9 +112,10 @@ def roof(profile: EngineProfile, shape: ModelShape, ceilings: Ceilings, work: Wo
     )
     per_step = shape.body * weight_bytes + shape.head * 2  # the head stays in 16 bits
     moved = work.output_tokens * (per_step / batch + work.mean_context * shape.kv_elements * kv_bytes)
+    devices = max(1, profile.devices)
     return Roof(
-        operations / (ceilings.flops_8bit if low else ceilings.flops),
-        moved / ceilings.bytes_per_s,
+        operations / (ceilings.flops_8bit if low else ceilings.flops) / devices,
+        moved / ceilings.bytes_per_s / devices,
         operations / moved if moved else 0.0,
     )
 

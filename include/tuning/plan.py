@@ -26,7 +26,8 @@ from include.settings import (
     read_settings_file,
 )
 
-_KEPT = ("max_model_len", "load_format", "block_size")  # what the baseline shares: limits of the data, not of speed
+# What the baseline shares: limits of the data and of the hardware, not of speed.
+_KEPT = ("max_model_len", "load_format", "block_size", "tensor_parallel_size")
 
 
 class Candidate(Frozen):
@@ -34,6 +35,7 @@ class Candidate(Frozen):
 
     name: str
     model: str | None = None  # a quantized checkpoint's folder or id; None: the profile's own weights
+    revision: str | None = None  # commit of an id
     engine_args: dict[str, Any] = Field(default={})
     environment: dict[str, str] = Field(default={})
     engines: Count = 1  # side by side on one device; each gets its share of the memory
@@ -45,7 +47,9 @@ class Candidate(Frozen):
             "environment": base.environment | self.environment,
             "engines": self.engines,
         }
-        return EngineProfile.model_validate(values | ({"model": self.model} if self.model else {}))
+        return EngineProfile.model_validate(
+            values | ({"model": self.model, "revision": self.revision} if self.model else {})
+        )
 
 
 def file_name(candidate: str) -> str:

@@ -155,7 +155,7 @@ class TuningRun:
             bounds = Bounds(shape.engine_args["max_num_seqs"], shape.engine_args["max_num_batched_tokens"])
             with self.trial(self.folder, candidate.name, "search", shape, self.notebook) as trial:
                 best = find_best(
-                    [] if seen else self.tuning.grid.cells(),
+                    self.tuning.grid.cells(),
                     bounds,
                     trial.measure,
                     requests=self.tuning.requests,

@@ -65,23 +65,29 @@ def find_best(
 ) -> Found:
     """The fastest cell of one engine.
 
-    Every cell of the coarse grid gets a first look of `probe_requests`; the best two, unless below `hopeless` times the
-    best of them and of `known` (another engine's best look), are measured with `requests`. From the better one the fine search
-    walks to whichever neighbour is faster by more than noise, for at most `most` measurements. `seen` cells, the best
-    ones of earlier engines, are looked at first.
+    `seen` cells, the best ones of earlier engines, get a first look of `probe_requests`, and where there are none or this
+    engine can do none of them, every cell of the coarse grid. The best two that can be measured with `requests`, unless below
+    `hopeless` times the best look and `known` (another engine's best look), are. From the better one the fine search
+    walks to whichever neighbour is faster by more than noise, for at most `most` measurements.
     """
     looks: dict[Cell, float] = {}
-    for cell in dict.fromkeys([*seen, *cells]):
-        if cell.max_num_seqs <= bounds.max_num_seqs and cell.max_num_batched_tokens <= bounds.max_num_batched_tokens:
-            looks[cell] = measure(cell, probe_requests) or 0.0
+    for some in (seen, cells):
+        for cell in some if not any(looks.values()) else ():
+            if (
+                cell.max_num_seqs <= bounds.max_num_seqs
+                and cell.max_num_batched_tokens <= bounds.max_num_batched_tokens
+            ):
+                looks[cell] = looks.get(cell) or measure(cell, probe_requests) or 0.0
     ranked = sorted(looks, key=lambda cell: looks[cell], reverse=True)
     if not ranked or not looks[ranked[0]]:
         return Found(None, 0.0, 0.0)
     # Looks are compared with looks: a short measurement has a larger share of ramp and drain.
     if looks[ranked[0]] < hopeless * known:
         return Found(ranked[0], looks[ranked[0]], looks[ranked[0]])
-    worth = [cell for cell in ranked[:2] if looks[cell] >= hopeless * looks[ranked[0]]]
-    rates = {cell: measure(cell, requests) or 0.0 for cell in worth}
+    rates: dict[Cell, float] = {}
+    for cell in ranked:
+        if looks[cell] >= hopeless * looks[ranked[0]] and sum(rate > 0 for rate in rates.values()) < 2:
+            rates[cell] = measure(cell, requests) or 0.0
     best = max(rates, key=lambda cell: rates[cell])
     left = most
     improved = True

@@ -120,7 +120,7 @@ def profile_steps(
             "max_iterations": iterations,
         }
         profiled = profile.model_copy(update={"engine_args": profile.engine_args | {"profiler_config": config}})
-        with device_lease(wait_seconds=profile.lease_wait_s), open_engine(profiled) as engine:
+        with device_lease(profile.devices, wait_seconds=profile.lease_wait_s), open_engine(profiled) as engine:
             warm_up(engine, requests)
             engine.trace(True)
             for _ in run_window(engine, taken(requests, count)):

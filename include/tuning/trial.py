@@ -107,7 +107,7 @@ def offline(profile: EngineProfile, requests: Sequence[Request]) -> Iterator[tup
 def serve(profile: EngineProfile, requests: Sequence[Request], arm: Arm = offline) -> None:
     """Starts the arm on a leased device and measures until standard input ends. Raises EngineError with the reason."""
     check_profile(profile)
-    with device_lease(wait_seconds=profile.lease_wait_s):
+    with device_lease(profile.devices, wait_seconds=profile.lease_wait_s):
         check_profile(profile, device=True)
         with arm(profile, requests) as (started, measured):
             emit(**started)

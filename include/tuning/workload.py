@@ -7,6 +7,7 @@ beside: lengths in tokens, the prefix that all prompts share, and whether readin
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +18,12 @@ from typing import Any
 
 from include.generation.answers import first_request
 from include.generation.engine import Request
-from include.partitions import Store
+from include.partitions import Store, TornPartError
 from include.records import WorkItem
 from include.runs import Run
 from include.settings import Settings, resolve_path
+
+log = logging.getLogger(__name__)
 
 
 def items_of_runs(run_dirs: Iterable[str], task: str, *, limit: int, seed: int) -> list[WorkItem]:
@@ -52,13 +55,22 @@ def requests_of_runs(run_dirs: Iterable[str], task: str, settings: Settings, *, 
 
 
 def newest_runs(settings: Settings, task: str, most: int = 7) -> list[str]:
-    """Folders of the newest runs that had work for this enhancement task and came as far as its gate, newest day first."""
+    """Folders of the newest runs that had work for this enhancement task and came as far as its gate, newest day first.
+
+    A run whose gate file is torn is left out, with a warning.
+    """
     data, found = Store(resolve_path(settings.pipeline.data_url)), list[str]()
     for day in reversed(data.list("", suffix="")):
         for run in data.list(day, suffix="") if day.startswith("dt=") else ():
-            gate = data.read_json(f"{run}/{Run.manifest(task, 'gate')}")
-            if gate and gate["status"] != "empty" and len(found) < most:
+            try:
+                gate = data.read_json(f"{run}/{Run.manifest(task, 'gate')}")
+            except TornPartError as error:
+                log.warning("%s is left out: %s", data.child(run).url, error)
+                continue
+            if gate and gate["status"] != "empty":
                 found.append(data.child(run).url)
+            if len(found) == most:
+                return found
     return found
 
 

@@ -158,5 +158,8 @@ def test_the_roofline_of_a_4b_model_is_where_arithmetic_puts_it(folder: Path) ->
     # By hand: 3.63e9 weights x 2 x 170 tokens + 0.39e9 of the head x 2 x 16 tokens + 4 x 147,456 x 258 attended tokens x 170
     # tokens = 1.27e12 operations a title; 989e12 / 1.27e12 = 777 titles/s at best.
     assert share == pytest.approx(365 / 777, rel=0.02)
+    two = profile(model=str(folder), batch_size=1024, engine_args={"max_num_seqs": 512, "tensor_parallel_size": 2})
+    work = Work(titles * (250 - 96 + 16), titles * 16, 258)
+    assert roofline_share(two, "NVIDIA H200", seconds=titles / 365, work=work) == pytest.approx(share / 2, rel=0.01)
     unknown = roofline_share(profile(model=str(folder)), "NVIDIA X1", seconds=1, work=Work(1, 1, 1))
     assert unknown is None

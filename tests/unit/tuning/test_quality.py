@@ -272,6 +272,8 @@ def test_the_newest_runs_with_work_are_the_default(home: Path) -> None:
     assert newest_runs(settings, "title") == []
     run.store.write_json(run.manifest("title", "gate"), {"status": "failed"})
     assert newest_runs(settings, "title") == [run.store.url]
+    run.store.write_bytes(run.manifest("title", "gate"), b'{"status": "fai')
+    assert newest_runs(settings, "title") == []
 
 
 def judged(folder: Path, **holds: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 from include.generation.engine import Request
 from include.settings import SettingsError
 from include.tuning import run as run_module
-from include.tuning.plan import Candidate, Cell, Grid, TuningSettings
+from include.tuning.plan import Candidate, Cell, Grid, TuningSettings, baseline_of
 from include.tuning.run import TuningRun, open_folder, ratio, sole
 from include.tuning.trials import Trial
 from tests.generating import profile
@@ -173,3 +173,12 @@ def test_the_interval_of_a_ratio_is_wide_for_repeats_that_differ() -> None:
     assert bounds is not None
     assert bounds[0] < 1 < bounds[1]
     assert ratio([], [1.0]) == (None, None)
+
+
+def test_a_checkpoint_by_id_has_its_own_revision_and_the_baseline_its_devices(tmp_path: Path) -> None:
+    base = profile()
+    base = base.model_copy(update={"engine_args": base.engine_args | {"tensor_parallel_size": 2}})
+    tried = Candidate(name="fp8", model="org/model-fp8", revision="abc").profile(base)
+    assert (tried.model, tried.revision, tried.devices) == ("org/model-fp8", "abc", 2)
+    assert baseline_of(base, TUNING).devices == 2
+    assert Candidate(name="same").profile(base).revision == base.revision

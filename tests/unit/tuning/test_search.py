@@ -42,6 +42,23 @@ def exhaustive(measure: Measure) -> float:
     return max(measure(cell, 2_000) or 0.0 for cell in cells)
 
 
+def test_an_engine_that_can_do_none_of_the_earlier_best_cells_gets_the_whole_grid() -> None:
+    def small(cell: Cell, requests: int) -> float | None:
+        return 500.0 if cell.max_num_seqs <= 128 else None
+
+    found = find_best(GRID.cells(), BOUNDS, small, **SETTINGS, seen=[Cell(1024, 16384, 2048)])
+    assert found.cell is not None
+    assert (found.cell.max_num_seqs, found.rate) == (128, 500.0)
+
+
+def test_cells_that_fail_at_full_length_leave_the_next_best_look_its_turn() -> None:
+    def breaking(cell: Cell, requests: int) -> float | None:
+        return cell.max_num_seqs / 10 + 80 if requests < 2_000 or cell.max_num_seqs < 512 else None
+
+    found = find_best(GRID.cells(), BOUNDS, breaking, **SETTINGS | {"hopeless": 0.1})
+    assert found.rate >= 256 / 10 + 80
+
+
 @pytest.mark.parametrize("bounds", [BOUNDS, Bounds(900, 9_000)])
 @pytest.mark.parametrize(
     "cell",
