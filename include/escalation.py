@@ -94,7 +94,7 @@ class Escalation:
         progress = Progress(log, f"{self.name} escalation", len(left))
         try:
             while requests := self._affordable(left):
-                for output in session.run(self._submitted(requests, progress), again=again):
+                for output in session.run(self._submitted(requests), again=again, progress=progress):
                     self._pay(output.prompt_tokens, output.output_tokens)
                     bin_index, pending = self.pending[output.id]
                     if (request := next_request(pending, output, self.task)) is not None:
@@ -164,10 +164,8 @@ class Escalation:
         ]
         return Pending(item, 0, replace(first, messages=[*first.messages, *said]))
 
-    def _submitted(self, requests: list[tuple[int, Pending]], progress: Progress) -> Iterator[Request]:
+    def _submitted(self, requests: list[tuple[int, Pending]]) -> Iterator[Request]:
         for bin_index, pending in requests:
-            if not self.pending and not progress.done:
-                progress.start()
             self.pending[pending.request.id] = (bin_index, pending)
             self.counts["asked"] += 1
             yield pending.request

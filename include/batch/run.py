@@ -90,7 +90,7 @@ class BatchRun:
             self.progress.skip(len(self.done))
             self.counts.resumed = len(self.done)
             again: deque[Request] = deque()
-            for output in session.run(self._requests(), again=again):
+            for output in session.run(self._requests(), again=again, progress=self.progress):
                 self._take(output, again)
             self.progress.report()
             manifest[0].remove(manifest[1])  # an earlier batch's: it must not stand beside this one's files
@@ -140,8 +140,6 @@ class BatchRun:
                     continue
                 if number in self.done:
                     continue
-                if not self.pending and not self.progress.done:
-                    self.progress.start()
                 self.pending[pending.request.id] = pending
                 yield pending.request
 

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "LISTING_PARENT_PID"
 RESULT_VARIABLE = "LISTING_RESULT_FILE"
+_TRIED_VARIABLE = "LISTING_TRIED_PYTHON"
 EXIT_RETRY, EXIT_NO_RETRY = 75, 78  # EX_TEMPFAIL and EX_CONFIG of sysexits.h
 GRACE_SECONDS = 5.0
 
@@ -119,8 +120,9 @@ def run_child_in(name: str, packages: Sequence[str], module: str, stage: Callabl
         run_child(stage)
     variable = f"LISTING_{name.upper()}_PYTHON"
     python = Path(os.environ.get(variable) or PROJECT_ROOT / f".venv-{name}" / "bin" / "python")
-    if python.is_file() and python.absolute() != Path(sys.executable).absolute():  # all venvs resolve to one file
-        os.execv(python, [str(python), "-m", module, *sys.argv[1:]])  # noqa: S606
+    if python.is_file() and os.environ.get(_TRIED_VARIABLE) != str(python):  # it may lack the packages, too
+        command = [str(python), "-m", module, *sys.argv[1:]]
+        os.execve(python, command, os.environ | {_TRIED_VARIABLE: str(python)})  # noqa: S606
 
     def missing() -> NoReturn:
         told = f"`make {name}-env`, or set {variable} to an interpreter that has requirements-{name}.txt"

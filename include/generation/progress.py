@@ -16,7 +16,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Counts finished things of a known total; the rate counts from `start`, so that an engine's start is left out."""
+    """Counts finished things of a known total, and tokens if any; the rate counts from `start`: an engine's start is left out."""
 
     def __init__(self, log: logging.Logger, what: str, total: int, every_seconds: float = EVERY_SECONDS) -> None:
         self.log, self.what, self.total, self.every = log, what, total, every_seconds
@@ -44,6 +44,5 @@ class Progress:
         left = max(0, self.total - ended)
         share = f"{ended:,}/{self.total:,} ({100 * ended / max(1, self.total):.0f}%)"
         eta = duration(left / rate) if rate else "unknown"
-        self.log.info(
-            "%s: %s, %.1f/s, %.0f output tokens/s, %s left", self.what, share, rate, self.tokens / seconds, eta
-        )
+        tokens = f" {self.tokens / seconds:.0f} output tokens/s," if self.tokens else ""
+        self.log.info("%s: %s, %.1f/s,%s %s left", self.what, share, rate, tokens, eta)

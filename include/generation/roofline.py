@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from include.settings import EngineProfile
 
@@ -41,6 +42,31 @@ def data_sheet(device: str) -> Ceilings | None:
     return next((found for name, found in DATA_SHEETS.items() if name in device), None)
 
 
+_FOUR_BITS = ("awq", "gptq", "w4a16", "fp4", "nf4", "bitsandbytes")  # in a scheme's or a checkpoint's name
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # as Qwen, Mixtral and DeepSeek name them
+
+
+def _config(model: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(model) / "config.json").read_text())
+    return found
+
+
+def _precision(profile: EngineProfile) -> tuple[float, bool]:
+    """Bytes of a weight, and whether products take 8-bit inputs: by the checkpoint's own config, else by its and its argument's name."""
+    try:
+        own = _config(profile.model_path()).get("quantization_config") or {}
+        for group in (own.get("config_groups") or {}).values():  # compressed-tensors
+            bits = int(group["weights"]["num_bits"])
+            return bits / 8, bits == 8 and bool(group.get("input_activations"))
+        method = str(own.get("quant_method", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        method = ""
+    named = f"{profile.engine_args.get('quantization') or ''} {method} {Path(profile.model).name}".lower()
+    if any(name in named for name in ("fp8", "w8a8", "int8")):
+        return 1.0, True
+    return 0.5 if any(name in named for name in _FOUR_BITS) else 2.0, False
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """A dense decoder's sizes, from its config.json."""
@@ -52,9 +78,11 @@ class ModelShape:
 
     @classmethod
     def of(cls, model: str) -> ModelShape | None:
-        """None for a model that is no local folder, or whose config has other keys (a mixture of experts, say)."""
+        """None for a model that is no local folder, is a mixture of experts, or whose config has other keys."""
         try:
-            config = json.loads((Path(model) / "config.json").read_text())
+            config = _config(model)
+            if any(config.get(name) for name in _EXPERTS):
+                return None
             layers, hidden, heads = config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]
             kv_heads, head = config.get("num_key_value_heads", heads), config.get("head_dim") or hidden // heads
             projections = hidden * head * (2 * heads + 2 * kv_heads)
@@ -96,14 +124,10 @@ class Roof:
         return "arithmetic" if self.arithmetic_s >= self.memory_s else "memory"
 
 
-_FOUR_BITS = ("awq", "gptq", "w4a16", "fp4", "nf4", "bitsandbytes")  # in a scheme's or a checkpoint's name
-
-
 def roof(profile: EngineProfile, shape: ModelShape, ceilings: Ceilings, work: Work, batch: int) -> Roof:
     """Best times of a run whose decode steps hold `batch` sequences; `ceilings` are of one device, the engine may have more."""
-    quantization = f"{profile.engine_args.get('quantization') or ''} {profile.model}".lower()
-    low = any(name in quantization for name in ("fp8", "w8a8", "int8")) and ceilings.flops_8bit > 0
-    weight_bytes = 1.0 if low else 0.5 if any(name in quantization for name in _FOUR_BITS) else 2.0
+    weight_bytes, low = _precision(profile)
+    low = low and ceilings.flops_8bit > 0
     kv_bytes = 1 if "fp8" in str(profile.engine_args.get("kv_cache_dtype", "auto")) else 2
     operations = (
         2 * shape.body * work.computed_tokens

@@ -28,6 +28,7 @@ from include.generation.ladder import RUNGS, demoted
 from include.generation.leases import Lease, device_lease
 from include.generation.metrics import Tally
 from include.generation.preflight import check_profile
+from include.generation.progress import Progress
 from include.generation.window import run_window
 from include.settings import EngineProfile
 
@@ -62,8 +63,11 @@ class Session:
         with self._lease:
             self._stop()
 
-    def run(self, requests: Iterable[Request], *, again: deque[Request] | None = None) -> Iterator[Output]:
-        """Answers in completion order; `again` takes requests to be tried once more (see run_window).
+    def run(
+        self, requests: Iterable[Request], *, again: deque[Request] | None = None, progress: Progress | None = None
+    ) -> Iterator[Output]:
+        """Answers in completion order; `again` takes requests to be tried once more (see run_window), and the caller's
+        `progress` has its clock started when the engine is up.
 
         Raises EngineError with the engine's own reason when it cannot start, or keeps dying.
         """
@@ -76,15 +80,18 @@ class Session:
         self._take_device(self.profile)  # a wait for it is no work of the engine
         began, starting = time.monotonic(), self.tally.start_seconds
         try:
-            yield from self._answers(source, again)
+            yield from self._answers(source, again, progress)
         finally:
             self.tally.busy_seconds += time.monotonic() - began - (self.tally.start_seconds - starting)
 
-    def _answers(self, source: Iterator[Request], again: deque[Request]) -> Iterator[Output]:
+    def _answers(self, source: Iterator[Request], again: deque[Request], progress: Progress | None) -> Iterator[Output]:
         while True:
             flight: dict[str, Request] = {}
             try:
-                for output in run_window(self._started(), source, again=again, flight=flight):
+                engine = self._started()
+                if progress is not None and not progress.done:
+                    progress.start()
+                for output in run_window(engine, source, again=again, flight=flight):
                     yield self.tally.count(output)
                 return
             except EngineDeadError as death:

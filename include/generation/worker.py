@@ -56,7 +56,7 @@ class BinWorker:
         self.progress = Progress(log, f"{self.name} bin {self.bin}", int(plan["rows"][self.bin]))
         log.info("run %s: %s bin %d of %d rows", self.run.spec.run_id, self.name, self.bin, self.progress.total)
         try:
-            for output in session.run(self._requests(), again=self.again):
+            for output in session.run(self._requests(), again=self.again, progress=self.progress):
                 pending = self.pending[output.id]
                 request = next_request(pending, output, self.task)
                 if request is not None:
@@ -91,7 +91,6 @@ class BinWorker:
                 seen.add(item.text_id)
                 request = first_request(item, self.task, self.profile)
                 if not self.pending and not self.progress.done:
-                    self.progress.start()
                     # Answers of a larger model were to an earlier generation's refusals.
                     store.remove(self.run.escalated(self.name, self.bin))
                 self.pending[item.text_id] = Pending(item, shard, request)

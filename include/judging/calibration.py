@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from include.judging.estimation import PERFECT_JUDGE, JudgeAccuracy, passes_verdict
 from include.judging.rubric import rubric_version
 from include.partitions import Store
 from include.records import JudgeScore
-from include.settings import Settings, SettingsError, resolve_path
+from include.settings import Settings, SettingsError, Share, resolve_path
 
 ALL_TASKS = "all"
 
@@ -37,10 +37,10 @@ class Calibration(BaseModel):
     rubric: str
     labels: str  # hash of the labelled pairs
     threshold: float = 0.0  # a text passes if no claim is wrong and its score reaches this
-    sensitivity: float
-    specificity: float
-    passed_pairs: float
-    failed_pairs: float
+    sensitivity: Share
+    specificity: Share
+    passed_pairs: float = Field(ge=0)
+    failed_pairs: float = Field(ge=0)
     kappa: float
     report: dict[str, Any] = {}  # intervals, error kinds, locales, flips, length bias; for people
 

@@ -49,6 +49,17 @@ def paired_difference(
     return max(-1.0, centre - half), min(1.0, centre + half)
 
 
+def pairs_needed(gained: int, lost: int, pairs: int, allowed: Allowance, judge: JudgeAccuracy = PERFECT_JUDGE) -> int:
+    """How many pairs that go on as these did would show a fall within the margin, by `paired_difference`; 0: no number would."""
+    z, n = NormalDist().inv_cdf(1 - allowed.alpha / 2), pairs + 2
+    se, sp, var_se, var_sp = judge.shrunk()
+    youden, observed = se + sp - 1, (gained - lost) / n
+    if youden <= 0 or observed / youden <= -allowed.margin:
+        return 0
+    room = ((allowed.margin * youden + observed) / z) ** 2 - (observed / youden) ** 2 * (var_se + var_sp)
+    return max(pairs + 1, math.ceil(((gained + lost + 1) / n - observed**2) / room)) if room > 0 else 0
+
+
 def compared(
     what: str,
     candidate: Mapping[str, bool],
@@ -67,11 +78,8 @@ def compared(
     low, high = paired_difference(gained, lost, len(shared), judge, 1 - allowed.alpha)
     holds, why = bool(shared) and low > -allowed.margin, ""
     if not holds:
-        z = NormalDist().inv_cdf(1 - allowed.alpha / 2)
-        reach = max(allowed.margin * max(judge.youden, 0.0), 1e-9)
-        needed = math.ceil((gained + lost + 1) / (len(shared) + 2) * (z / reach) ** 2)
         why = f"{what} may fall by {100 * -low:.1f} points, {100 * allowed.margin:g} allowed"
-        if len(shared) < needed and difference > -allowed.margin:  # no difference at all could not be told from a fall
+        if needed := pairs_needed(gained, lost, len(shared), allowed, judge):
             why = f"{what}: too few pairs, {len(shared)} of about {needed} needed"
     return {"difference": difference, "difference_ci95": [low, high], "gained": gained, "lost": lost,
             "pairs": len(shared), "holds": holds, "worse": high < -allowed.margin, "why": why}  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 from include.generation.engine import EngineError, Messages, Output, Request
 from include.generation.metrics import device_seconds
+from include.generation.progress import Progress
 from include.generation.session import Session
 from include.judging.confidence import clean_probability
 from include.judging.rubric import (
@@ -29,7 +29,6 @@ from include.settings import EngineProfile, JudgeSettings, Settings, digest
 
 log = logging.getLogger(__name__)
 
-PROGRESS_EVERY = 50
 EXAMPLE_CHARS = 200  # of an unreadable answer, in the error
 ERRORS_PART = "errors.parquet"  # judged again by the next call; readable answers are kept
 
@@ -187,8 +186,10 @@ def judge_parts(
                 writer.write(row)
         if pending:
             with open_judge(settings) as ask:
-                started = time.monotonic()
-                for number, (key, fields) in enumerate(judge_texts(pending, settings.judge, ask), start=1):
+                progress = Progress(log, "judge", len(pending))
+                for key, fields in judge_texts(pending, settings.judge, ask):
+                    if not progress.done:
+                        progress.start()  # from the first answer on: the engine's start is left out
                     tally["retried"] += fields["attempts"] > 1
                     if fields["verdict"] is JudgeVerdict.ERROR:
                         errors += filled(key, fields)
@@ -196,10 +197,8 @@ def judge_parts(
                         tally["disagreements"] += fields["stated"] != fields["verdict"].value
                         for row in filled(key, fields):
                             writer.write(row)
-                    if number % PROGRESS_EVERY == 0 or number == len(pending):
-                        rate = number / max(time.monotonic() - started, 1e-9)
-                        left = (len(pending) - number) / rate
-                        log.info("judged %d of %d texts, %.1f/s, %.0f s left", number, len(pending), rate, left)
+                    progress.add()
+                progress.report()
                 session = ask.report()
     tally["asked"] = len(pending)
     if errors:

@@ -13,6 +13,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def make(
     include.tuning.workload); a seeded draw of at most `samples` of them calibrates. Raises SettingsError, which names
     what to change.
     """
+    if samples < 1:
+        raise SettingsError(f"--samples {samples}: a recipe is calibrated with at least one prompt")
     base = model_folder(model, revision)
     try:
         requests = read_requests(prompts)
@@ -81,7 +84,9 @@ def make(
         "seed": seed,
     }
     if out.exists():
-        known = json.loads((out / RECORD).read_text(encoding="utf-8")) if (out / RECORD).is_file() else {}
+        known: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            known = json.loads((out / RECORD).read_text(encoding="utf-8"))
         if {name: known.get(name) for name in made_of} == made_of:
             return dict(known)
         raise SettingsError(f"{out} exists and was made of something else: choose a new folder, or remove it")

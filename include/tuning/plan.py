@@ -122,6 +122,12 @@ class TuningSettings(ComparisonSettings):
         names = [candidate.name for candidate in self.candidates]
         if len({*names, "baseline", "incumbent"}) < len(names) + 2:
             raise ValueError("two candidates have one name, or one is named baseline or incumbent")
+        if not self.grid.cells():
+            raise ValueError("no cell of the grid is valid: max_num_batched_tokens is below max_num_seqs in each")
+        if not self.margin:
+            raise ValueError(
+                "margin 0 can never be shown: an interval of listings in finite number reaches below no fall at all"
+            )
         widest = max(self.grid.max_num_seqs) * max(self.grid.windows)
         if self.probe_requests < widest:
             raise ValueError(

@@ -26,7 +26,8 @@ def choose(folder: Path) -> Row:
     of both must have been measured: those that an engine survived say nothing of it in a night. Raises ValueError that
     says of every finalist why not.
     """
-    result, quality = _read(folder, "result.json"), _read(folder, "quality.json").get("candidates", {})
+    result, compared = _read(folder, "result.json"), _read(folder, "quality.json")
+    quality, failed = compared.get("candidates", {}), compared.get("failed", {})
     if not result.get("complete", bool(result)):
         raise ValueError(f"nothing is promoted: {folder} holds no finished tuning run")
     if not (incumbent := result.get("incumbent")) or not incumbent["rates"]:
@@ -47,6 +48,8 @@ def choose(folder: Path) -> Row:
             why.append(f"{name} has no interval, for want of repeats: measure with `repeats` of 2 or more")
         elif not bounds[0] > 1:  # not a number, where the repeats do not vary, is no proof
             why.append(f"{name} is not shown to be faster: {speedup} ({bounds[0]} to {bounds[1]}) times the incumbent")
+        elif name in failed:
+            why.append(f"quality of {name} could not be compared: {failed[name]}")
         elif found.get("profile") != digest(row["profile"]):
             why.append(f"quality of {name} was not compared: run `python -m include.tuning quality`")
         elif not found["holds"]:

@@ -8,6 +8,7 @@ of every validator that found fault with either side; see include.judging.pairin
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -25,6 +26,8 @@ from include.tuning.plan import TuningSettings, file_name
 from include.tuning.run import INCUMBENT
 from include.tuning.trials import write_json
 from include.tuning.workload import items_of_runs
+
+log = logging.getLogger(__name__)
 
 UNDER_TEST = "under-test"  # a name of its own: the judge may run on the very profile that is tuned
 
@@ -60,25 +63,34 @@ def _reasons(run: Run, task: str, items: Sequence[WorkItem]) -> dict[str, tuple[
 def compare_quality(
     folder: Path, settings: Settings, run_dirs: Sequence[str], seed: int = 8, held_out: int | None = None
 ) -> Row:
-    """Compares every finalist with the incumbent and writes `quality.json`.
+    """Compares every finalist with the incumbent and writes `quality.json`; one whose stages fail is told under `failed`, and is
+    worked through again by the next call.
 
     A finalist's text that the judge could not read counts as failed where the incumbent's was read: a loss on one side is no
     chance. Raises FileNotFoundError for a folder without a result, SettingsError for runs without work or on another device
-    than the run's, and what `run_stage` raises.
+    than the run's, and what `run_stage` raises where it is the incumbent's stage or every finalist's.
     """
     plan, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("plan.json", "result.json"))
     tuning, task = TuningSettings.model_validate(plan["tuning"]), str(plan["task"])
     if (device := device_name()) != plan["device"]:
         raise SettingsError(f"{folder} was measured on {plan['device']}, and copy is compared there: this is {device}")
-    drawn = items_of_runs(run_dirs, task, limit=held_out or tuning.held_out, seed=seed)
-    items = list({item.text_id: item for item in drawn}.values())  # listings that share a text are no two pairs
+    items = items_of_runs(run_dirs, task, limit=held_out or tuning.held_out, seed=seed)
     if not items:
         raise SettingsError(f"no listing to compare quality on: name finished runs of {task} with --run-dir")
-    profiles = {row["candidate"]: row["profile"] for row in result["finalists"] if row["requests_per_s"]}
-    runs = {
-        name: answer(folder, name, EngineProfile.model_validate(profile), plan, settings, items)
-        for name, profile in {INCUMBENT: plan["incumbent"], **profiles}.items()
-    }
+    finalists = {row["candidate"]: row["profile"] for row in result["finalists"] if row["requests_per_s"]}
+    runs: dict[str, Run] = {}
+    failed: dict[str, str] = {}
+    for name, profile in {INCUMBENT: plan["incumbent"], **finalists}.items():
+        try:
+            runs[name] = answer(folder, name, EngineProfile.model_validate(profile), plan, settings, items)
+        except (RuntimeError, SettingsError) as error:
+            if name == INCUMBENT:
+                raise
+            log.error("%s is not compared: %s", name, error)
+            failed[name] = str(error)
+    if failed and len(failed) == len(finalists):
+        raise RuntimeError(f"no finalist could be compared: {'; '.join(failed.values())}")
+    profiles = {name: profile for name, profile in finalists.items() if name in runs}
     calibration, refused = calibration_in_force(settings, task)
     judge, passes = accuracy_of(calibration), passes_by(calibration)
     refused = [] if settings.task(task).gate.override else refused
@@ -111,7 +123,7 @@ def compare_quality(
             "validators": validators,
             "profile": digest(profile),
         }
-    quality = {"candidates": candidates, "listings": len(items), "runs": {name: run.store.url for name, run in runs.items()},
+    quality = {"candidates": candidates, "failed": failed, "listings": len(items), "runs": {name: run.store.url for name, run in runs.items()},
                "calibration": calibration.version if calibration else None}  # fmt: skip
     write_json(folder / "quality.json", quality)
     return quality

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from include.generation.engine import Request
+from include.generation.fingerprint import folder_digest
 from include.generation.roofline import Ceilings, ModelShape, Work, data_sheet, roof
 from include.settings import EngineProfile, SettingsError
 from include.tuning.plan import Candidate, Cell, TuningSettings, baseline_of, with_cell
@@ -79,11 +80,20 @@ def open_folder(
     folder.mkdir(parents=True, exist_ok=True)
     plan = {"task": task, "base": base.model_dump(mode="json"), "tuning": tuning.model_dump(mode="json")}
     plan["device"] = device
+    candidates = [candidate.profile(base) for candidate in tuning.candidates]
+    plan["checkpoints"] = {  # made anew under the same path, one is another candidate
+        profile.model: folder_digest(profile.model_path())
+        for profile in (base, *candidates)
+        if Path(profile.model_path()).is_dir()
+    }
     path = folder / "plan.json"
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
         if {name: found.get(name) for name in plan} != plan:
-            raise SettingsError(f"{folder} holds a tuning run of another plan: choose a new folder, or remove it")
+            differs = ", ".join(name for name in plan if found.get(name) != plan[name])
+            raise SettingsError(
+                f"{folder} holds a tuning run of another plan ({differs}): choose a new folder, or remove it"
+            )
         if (before := found["versions"]) != versions():
             raise SettingsError(
                 f"{folder} was measured under {_listed(before)}, here are {_listed(versions())}: choose a new folder"

@@ -88,7 +88,7 @@ class Trial:
         self._starts = 0
         self._family: set[int] = set()
         self._paths: dict[str, None] = {}  # what the engine said of its kernels at its start, each once
-        self.failed = ""  # why no engine is to be had any more
+        self.failed = ""  # why no engine is to be had any more, but for cells that worked
         self.engine: dict[str, Any] = {}
 
     def __enter__(self) -> Trial:
@@ -124,16 +124,19 @@ class Trial:
         return None if row.get("error") else float(row["requests_per_s"])
 
     def _asked(self, cell: Cell | Window | None, requests: int) -> dict[str, Any]:
-        if self._child is None and not self.failed:
+        if self.failed and not self._worked(cell):
+            return {"requests": requests, "error": self.failed}
+        if self._child is None:
             started = self._start()
-            self.failed = str(started.get("error", ""))
-            if started.get("kind") == "gpu_busy":  # says nothing of the candidate, so it is no result
-                raise RuntimeError(f"{self.failed}. Measurements so far are kept: start again once the device is free")
+            if error := started.get("error"):
+                self._stop()
+                self.failed = str(error)
+                if started.get("kind") == "gpu_busy":  # says nothing of the candidate, so it is no result
+                    raise RuntimeError(f"{error}. Measurements so far are kept: start again once the device is free")
+                return {"requests": requests, "error": self.failed}
             if workload := started.pop("workload", None):
                 write_json(self.folder / "workload.json", workload)
             self.engine = started
-        if self.failed:
-            return {"requests": requests, "error": self.failed}
         assert self._child is not None
         assert self._child.stdin is not None
         try:
@@ -149,6 +152,12 @@ class Trial:
         elif found["errors"]:
             found["error"] = f"{found['errors']} of {requests} prompts got no answer"
         return {"requests": requests} | found
+
+    def _worked(self, cell: Cell | Window | None) -> bool:
+        """Whether an engine of this candidate has served the cell: others that killed it are no reason to lose this one."""
+        mine = (self.name, self.stage, asdict(cell) if cell else None)
+        rows = (row for row in self.notebook.rows if not row.get("error"))
+        return any((row["candidate"], row["stage"], row["cell"]) == mine for row in rows)
 
     def _start(self) -> dict[str, Any]:
         self._starts += 1

@@ -6,6 +6,7 @@ beside: lengths in tokens, the prefix that all prompts share, and whether readin
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import Any
 
 from include.generation.answers import first_request
 from include.generation.engine import Request
+from include.judging.sampling import draw_key
 from include.partitions import Store, TornPartError
 from include.records import WorkItem
 from include.runs import Run
@@ -27,23 +29,26 @@ log = logging.getLogger(__name__)
 
 
 def items_of_runs(run_dirs: Iterable[str], task: str, *, limit: int, seed: int) -> list[WorkItem]:
-    """A seeded, even draw of `limit` work items of runs.
+    """A seeded, even draw of `limit` work items of runs, no two of one text; all, where there are not as many.
 
-    Reservoir sampling (Vitter 1985), so that memory holds no more than the draw. Raises FileNotFoundError for a folder
-    that is no run.
+    Keeps the texts of the smallest keyed hashes (see include.judging.sampling), so that memory holds no more than the draw.
+    Raises FileNotFoundError for a folder that is no run.
     """
-    draw, number = random.Random(seed), 0  # noqa: S311 - a draw, no secret
-    kept: list[WorkItem] = []
+    kept: dict[str, WorkItem] = {}
+    order: list[tuple[int, str]] = []  # a heap, the text of the largest hash first
     for run_dir in run_dirs:
         run = Run.open(run_dir)
         for index in range(len(run.bins(task))):
             for item in run.store.read_rows(run.work_parts(task, index), WorkItem):
-                if len(kept) < limit:
-                    kept.append(item)
-                elif (place := draw.randrange(number + 1)) < limit:
-                    kept[place] = item
-                number += 1
-    return kept
+                entry = (-draw_key(str(seed), item.text_id), item.text_id)
+                if item.text_id in kept or (len(order) == limit and entry < order[0]):
+                    continue
+                kept[item.text_id] = item
+                if len(order) < limit:
+                    heapq.heappush(order, entry)
+                else:
+                    del kept[heapq.heapreplace(order, entry)[1]]
+    return [kept[text_id] for _, text_id in sorted(order, reverse=True)]
 
 
 def requests_of_runs(run_dirs: Iterable[str], task: str, settings: Settings, *, limit: int, seed: int) -> list[Request]:

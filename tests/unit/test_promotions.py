@@ -95,6 +95,17 @@ def test_a_checkpoint_that_is_gone_leads_to_the_configured_profile(
     assert roll_back(settings, NAME, DEVICE) is None
 
 
+def test_a_roll_back_to_a_promotion_whose_file_is_gone_leads_to_the_configured_profile(
+    settings: Settings, tmp_path: Path
+) -> None:
+    first = promote(settings, NAME, DEVICE, tuned(settings, 512), {}, "ann")
+    promote(settings, NAME, DEVICE, tuned(settings, 256), {}, "ann")
+    (gone,) = tmp_path.rglob(f"{first}.json")
+    gone.unlink()
+    assert roll_back(settings, NAME, DEVICE) is None
+    assert in_force(settings, NAME, DEVICE) == settings.engines[NAME]
+
+
 @pytest.mark.parametrize("content", ["{", "[1]", '{"version": "gone"}', "\x00", '{"version": 7}'])
 @pytest.mark.parametrize("which", ["current.json", "2*.json"])
 def test_an_unreadable_file_leads_to_the_configured_profile(

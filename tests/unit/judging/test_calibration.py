@@ -169,10 +169,11 @@ def test_a_calibration_is_stored_and_found_again(pairs, settings):
     assert current_calibration(settings, "description").version == found.version
 
 
-def test_a_calibration_that_cannot_be_read_is_named_with_the_next_step(settings, tmp_path):
+def test_a_calibration_that_cannot_be_read_is_named_with_the_next_step(pairs, settings, tmp_path):
     shipped = tmp_path / "calibration.json"
     configured = settings.judge.model_copy(update={"calibration": str(shipped)})
-    for content in ("{", "{}", "\x00"):
+    percent = fitted(pairs, settings).model_copy(update={"sensitivity": 90.0})  # of a hundred
+    for content in ("{", "{}", "\x00", percent.model_dump_json()):
         shipped.write_text(content)
         with pytest.raises(SettingsError, match=r"calibration\.json is not a calibration: .*judging calibrate"):
             current_calibration(settings.model_copy(update={"judge": configured}), "title")

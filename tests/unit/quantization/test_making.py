@@ -81,6 +81,12 @@ def test_the_same_again_is_left_as_it_is_and_anything_else_is_refused(
     for changed in ({"scheme": "nvfp4"}, {"seed": 8}, {"samples": 3}):
         with pytest.raises(SettingsError, match="was made of something else: choose a new folder"):
             making.make(str(model), prompts, **{"scheme": "fp8", "out": tmp_path / "q"} | changed)
+    record = tmp_path / "q" / "quantization.json"
+    whole = record.read_text()
+    record.write_text(whole[:20])
+    with pytest.raises(SettingsError, match="was made of something else"):
+        making.make(str(model), prompts, "fp8", tmp_path / "q")
+    record.write_text(whole)
     (model / "model.safetensors").write_text("trained again")
     with pytest.raises(SettingsError, match="was made of something else"):
         making.make(str(model), prompts, "fp8", tmp_path / "q")
@@ -106,6 +112,8 @@ def test_no_recipe_touches_the_head(scheme: str) -> None:
 def test_what_is_wrong_is_named(model: Path, prompts: Path, tmp_path: Path, asked: list[Any]) -> None:
     with pytest.raises(SettingsError, match="nowhere is no model folder"):
         making.make("./nowhere", prompts, "fp8", tmp_path / "q")
+    with pytest.raises(SettingsError, match="--samples 0: a recipe is calibrated with at least one prompt"):
+        making.make(str(model), prompts, "fp8", tmp_path / "q", samples=0)
     with pytest.raises(SettingsError, match="No such file"):
         making.make(str(model), tmp_path / "absent.jsonl", "fp8", tmp_path / "q")
     prompts.write_text('{"messages": "hello"}\n')
@@ -142,7 +150,14 @@ def test_without_the_environment_the_command_says_how_to_make_it(
     with pytest.raises(SettingsError, match="make quantize-env"):
         stages[0]()
     gone: list[Any] = []
-    monkeypatch.setattr("include.generation.child.os.execv", lambda *command: gone.append(command))
+    monkeypatch.setattr("include.generation.child.os.execve", lambda *command: gone.append(command))
     monkeypatch.setenv("LISTING_QUANTIZE_PYTHON", __file__)
     runpy.run_module("include.quantization", run_name="__main__")
-    assert gone == [(Path(__file__), [__file__, "-m", "include.quantization", "make", *arguments])]
+    python, command, environment = gone[0]
+    assert (python, command) == (Path(__file__), [__file__, "-m", "include.quantization", "make", *arguments])
+    # that one lacks the packages, too: a wrapper script, say, around this very interpreter
+    monkeypatch.setenv("LISTING_TRIED_PYTHON", environment["LISTING_TRIED_PYTHON"])
+    runpy.run_module("include.quantization", run_name="__main__")
+    assert len(gone) == 1
+    with pytest.raises(SettingsError, match="requirements-quantize"):
+        stages[-1]()

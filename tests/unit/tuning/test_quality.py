@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +33,7 @@ from include.tuning.plan import TuningSettings
 from include.tuning.promotion import choose, note_question, promote_best, roll_back_task
 from include.tuning.quality import compare_quality
 from include.tuning.trials import write_json
-from include.tuning.workload import newest_runs
+from include.tuning.workload import items_of_runs, newest_runs
 from include.validation.stage import validate
 from tests.generating import Engines, StubEngine, item, make_run
 
@@ -78,6 +80,14 @@ def test_too_few_pairs_are_refused_with_the_number_that_is_needed() -> None:
     tenfold = ({f"{key}/{n}": ok for key, ok in side.items() for n in range(10)} for side in (other, passed))
     assert compared("x", *tenfold, TUNING)["holds"]
     assert compared("x", {}, passed, TUNING)["why"].startswith("x: too few pairs, 0 of")
+    better = {str(n): n % 6 != 1 and n % 6 != 2 for n in range(60)}  # ten gained, twenty lost, of a margin of 40 points
+    wide = TUNING.model_copy(update={"margin": 0.25})
+    told = compared("x", better, passed, wide)
+    assert not told["holds"]
+    more = int(re.search(r"of about (\d+) needed", told["why"])[1])  # type: ignore[index]
+    assert paired_difference(more // 6, more // 3, more)[0] == pytest.approx(-0.25, abs=0.01)
+    coarse = JudgeAccuracy(0.9, 0.9, 8, 8)  # so few labels that a real fall of 17 points may be any
+    assert "too few pairs" not in compared("x", better, passed, wide, coarse)["why"]
     worse = compared("x", dict.fromkeys(passed, False), passed, TUNING)
     assert worse["why"].startswith("x may fall by 9")
 
@@ -210,6 +220,53 @@ def test_what_the_judge_cannot_read_of_a_finalist_alone_counts_against_it(
     answer_all(monkeypatch, {4: good, 5: good} | {5 if unread == "fast" else 4: shelved})
     found = compare_quality(folder, settings, [run.store.url])["candidates"]["fast"]
     assert (found["pairs"], found["lost"]) == (pairs, lost)
+
+
+def test_a_finalist_whose_stages_fail_does_not_keep_the_others_from_being_compared(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, settings = night(home)
+    folder = tuned(home, settings, RATES)
+    ran = answer_all(monkeypatch, {4: good, 5: good, 6: good})
+    stage = quality_module.run_stage
+
+    def breaking(module: str, command: str, *arguments: str) -> None:
+        if "/fast/" in arguments[1]:
+            raise RuntimeError("include.generation run ended with status 75")
+        stage(module, command, *arguments)
+
+    monkeypatch.setattr(quality_module, "run_stage", breaking)
+    found = compare_quality(folder, settings, [run.store.url])
+    assert set(found["candidates"]) == {"wild/../ü"}
+    assert choose(folder)["candidate"] == "wild/../ü"
+    result = json.loads((folder / "result.json").read_text())
+    write_json(folder / "result.json", result | {"finalists": result["finalists"][:1]})
+    with pytest.raises(
+        ValueError, match=r"quality of fast could not be compared: include\.generation run ended with status 75"
+    ):
+        choose(folder)
+    with pytest.raises(RuntimeError, match="no finalist could be compared"):
+        compare_quality(folder, settings, [run.store.url])
+    monkeypatch.setattr(quality_module, "run_stage", stage)
+    before = len(ran)
+    assert compare_quality(folder, settings, [run.store.url])["candidates"]["fast"]["holds"]
+    assert len(ran) > before
+
+
+def test_held_out_listings_are_an_even_draw_of_distinct_texts(home: Path) -> None:
+    items = [item(n) for n in range(40)] + [item(3, listing_id=f"twin {n}") for n in range(200)]
+    urls = [make_run(home / name, items, model=str(home / "model")).store.url for name in ("one", "two")]
+    drawn = items_of_runs(urls, "title", limit=30, seed=1)
+    assert len({found.text_id for found in drawn}) == len(drawn) == 30
+    assert [found.text_id for found in items_of_runs(urls[::-1], "title", limit=30, seed=1)] == [
+        i.text_id for i in drawn
+    ]
+    assert len(items_of_runs(urls, "title", limit=500, seed=1)) == 40
+    often = Counter(
+        found.text_id for seed in range(400) for found in items_of_runs(urls[:1], "title", limit=10, seed=seed)
+    )
+    assert len(often) == 40
+    assert max(often.values()) < 2 * min(often.values())  # 100 each, the one with 200 twins too
 
 
 def test_copy_is_compared_on_the_device_that_was_tuned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

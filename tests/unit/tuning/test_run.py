@@ -125,6 +125,27 @@ def test_a_folder_of_another_plan_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, TUNING.model_copy(update={"repeats": 5}))
 
 
+def test_a_checkpoint_made_anew_under_its_path_is_another_candidate(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "w8a8"
+    checkpoint.mkdir()
+    (checkpoint / "model.safetensors").write_bytes(b"first")
+    tuning = TUNING.model_copy(update={"candidates": (Candidate(name="w8a8", model=str(checkpoint)),)})
+    opened(tmp_path / "run", tuning)
+    opened(tmp_path / "run", tuning)
+    (checkpoint / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(SettingsError, match=r"another plan \(checkpoints\): choose a new folder"):
+        opened(tmp_path / "run", tuning)
+
+
+def test_a_plan_that_can_measure_or_promote_nothing_is_refused() -> None:
+    for changed, told in (
+        ({"grid": {"max_num_seqs": [256], "max_num_batched_tokens": [128]}}, "no cell of the grid is valid"),
+        ({"margin": 0.0}, "margin 0 can never be shown"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            TuningSettings.model_validate(TUNING.model_dump() | changed)
+
+
 def test_a_baseline_that_cannot_be_measured_ends_the_run_with_its_reason(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(Trial, "_asked", lambda *_: {"requests": 1, "error": "no GPU"})
     with pytest.raises(RuntimeError, match="the baseline cannot be measured: no GPU"):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from include.tuning import trials
+from include.tuning.plan import Cell
 from include.tuning.trial import emit
 from include.tuning.trials import Notebook, Trial
 from tests.generating import profile
@@ -70,6 +71,33 @@ def test_a_busy_device_ends_the_run_and_is_no_result_of_the_candidate(
         monkeypatch.setattr(trial, "_start", lambda: busy | {"kind": "bad_engine_args"})
         assert trial.measure(None, 10) is None
     assert len(notebook.rows) == 1
+
+
+def test_cells_that_kill_their_engine_do_not_lose_those_that_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, started = tmp_path / "child.py", trials.subprocess.Popen
+    script.write_text(
+        "import json, os, sys\nprint('RESULT {}', flush=True)\nfor line in sys.stdin:\n"
+        "    if json.loads(line)['cell']['max_num_seqs'] > 8: os._exit(9)\n"
+        f"    print({'RESULT ' + json.dumps(MEASURED)!r}, flush=True)\n"
+    )
+    engines = []
+
+    def instead(_: list[str], **how: object) -> object:
+        engines.append(started([sys.executable, str(script)], **how))  # type: ignore[call-overload]
+        return engines[-1]
+
+    monkeypatch.setattr(trials.subprocess, "Popen", instead)
+    small, unseen = Cell(8, 64, 8), Cell(4, 64, 4)
+    with Trial(tmp_path, "fp8", "search", profile(), Notebook(tmp_path / "measurements.jsonl")) as trial:
+        assert trial.measure(small, 10) == 5.0
+        for seqs in (16, 32, 64):
+            assert trial.measure(Cell(seqs, 64, seqs), 10) is None
+        assert trial.measure(unseen, 10) is None  # three deaths: no engine for what may be the fourth
+        assert trial.measure(small, 100) == 5.0
+    assert "given up after 3 engine deaths" in trial.failed
+    assert len(engines) == 4
 
 
 def test_a_notebook_is_only_added_to(tmp_path: Path) -> None:
