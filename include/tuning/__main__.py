@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     from include.promotions import in_force
     from include.tuning.plan import load_tuning
     from include.tuning.run import TuningRun, open_folder
-    from include.tuning.workload import read_requests, requests_of_runs, synthetic
+    from include.tuning.workload import capped, read_requests, requests_of_runs, synthetic
 
     settings, tuning = load_settings(), load_tuning(options.config)
     try:
@@ -105,8 +105,10 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         raise SettingsError("no prompts: name a finished run with --run-dir, or a file with --prompts")
     if options.synthetic:
         requests = list(synthetic(requests, options.synthetic, options.seed))
-    base = settings.engines[settings.task(options.task).engine]
-    device = device_name()
+    configured = settings.engines[settings.task(options.task).engine]
+    if (kept := options.dir / "workload.jsonl").exists():  # a run that goes on keeps its prompts
+        requests = read_requests(kept)
+    base, device = capped(configured, requests), device_name()
     incumbent = in_force(settings, base.name, device)
     open_folder(options.dir, options.task, base, tuning, requests, incumbent=incumbent, device=device)
     run = TuningRun(options.dir)

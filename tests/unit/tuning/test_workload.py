@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from include.generation.engine import Request
+from include.settings import SettingsError
 from include.tuning.trial import taken
-from include.tuning.workload import Lengths, describe, read_requests, synthetic, write_requests
+from include.tuning.workload import Lengths, capped, describe, read_requests, synthetic, write_requests
+from tests.generating import profile
 
 
 def prompts(count: int) -> list[Request]:
@@ -63,3 +67,38 @@ def test_the_shared_prefix_is_counted_in_tokens() -> None:
     assert found["shared_prefix_tokens"] == 3
     assert found["prompt_tokens"]["mean"] == pytest.approx(4.3, abs=0.05)
     assert Lengths.of([10, 20, 30]) == Lengths(20.0, 10, 20, 20, 30)
+
+
+class Words:
+    """A tokenizer of one token a word."""
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        return " ".join(message["content"] for message in messages)
+
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, Any]:
+        return {"input_ids": [text.split() for text in texts]}
+
+
+def test_a_length_that_is_left_to_the_model_is_capped_by_the_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SimpleNamespace(max_position_embeddings=40_960)
+    config = SimpleNamespace(get_text_config=lambda: own)
+    monkeypatch.setattr("transformers.AutoConfig", SimpleNamespace(from_pretrained=lambda *_, **__: config))
+    monkeypatch.setattr("transformers.AutoTokenizer", SimpleNamespace(from_pretrained=lambda *_, **__: Words()))
+    base, requests = profile(sampling_params={"max_tokens": 100}), prompts(150)
+    # The longest: 2 + 5 + 2 x 150 words, and 8 tokens of answer, as it asks for itself; twice that is 630.
+    free = base.model_copy(update={"engine_args": {"max_num_seqs": 4, "max_model_len": None}})
+    assert capped(free, requests).engine_args == {"max_num_seqs": 4, "max_model_len": 768}
+    longer = [replace(request, sampling_params={}) for request in requests]  # the profile's 100
+    assert capped(free, longer).engine_args["max_model_len"] == 1024
+    given = base.model_copy(update={"engine_args": {"max_model_len": 4096}})
+    assert capped(given, requests) == given
+    own.max_position_embeddings = 768
+    assert capped(free, requests) == free
+
+
+def test_a_model_without_a_tokenizer_is_named_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    nothing = profile(model=str(tmp_path / "model"))
+    free = nothing.model_copy(update={"engine_args": {}})
+    with pytest.raises(SettingsError, match=r"the tokenizer of .*model cannot be read, or set max_model_len"):
+        capped(free, prompts(1))
