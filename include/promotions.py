@@ -143,13 +143,9 @@ def roll_back(settings: Settings, name: str, device: str) -> str | None:
         before = Promotion.model_validate(store.read_json(f"{version}.json")).before
     except (TornPartError, ValueError) as error:
         log.warning("the current promotion of %s on %s cannot be read: %s", name, device, error)
-    if before and not store.exists(f"{before}.json"):
-        log.warning(
-            "promotion %s of %s on %s is gone from the state URL: the configured profile runs", before, name, device
-        )
-        before = None
     store.write_json(CURRENT, {"version": before, "rolled_back": version, "at": datetime.now(UTC).isoformat()})
-    return before
+    found = current(settings, name, device)  # None where the one before is gone, torn or of another model, too
+    return found.version if found else None
 
 
 def _pointer(store: Store) -> str:

@@ -59,8 +59,9 @@ def folder_digest(folder: str) -> str:
     path = Path(folder)
     if (path / HASHES).is_file():
         return digest(json.loads((path / HASHES).read_text()))
-    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-    return digest([(str(file.relative_to(path)), _file_digest(file)) for file in files])
+    files = sorted(file.relative_to(path) for file in path.rglob("*") if file.is_file())
+    shown = [file for file in files if not any(part.startswith(".") for part in file.parts)]  # downloads leave a .cache
+    return digest([(str(file), _file_digest(path / file)) for file in shown])
 
 
 def model_identity(profile: EngineProfile) -> dict[str, Any]:

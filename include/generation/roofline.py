@@ -51,17 +51,26 @@ def _config(model: str) -> dict[str, Any]:
     return found
 
 
-def _precision(profile: EngineProfile) -> tuple[float, bool]:
-    """Bytes of a weight, and whether products take 8-bit inputs: by the checkpoint's own config, else by its and its argument's name."""
+def _quantized(profile: EngineProfile) -> dict[str, Any]:
+    """What a local checkpoint's config says of its quantization; empty where it says nothing."""
     try:
-        own = _config(profile.model_path()).get("quantization_config") or {}
-        for group in (own.get("config_groups") or {}).values():  # compressed-tensors
-            bits = int(group["weights"]["num_bits"])
-            return bits / 8, bits == 8 and bool(group.get("input_activations"))
-        method = str(own.get("quant_method", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        method = ""
-    named = f"{profile.engine_args.get('quantization') or ''} {method} {Path(profile.model).name}".lower()
+        return dict(_config(profile.model_path()).get("quantization_config") or {})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _precision(profile: EngineProfile) -> tuple[float, bool]:
+    """Bytes of a weight, and whether products take 8-bit inputs: by the checkpoint's own config, then the engine's argument, then,
+    for a model that is not here, by its name."""
+    own = _quantized(profile)
+    groups = own.get("config_groups")  # compressed-tensors
+    for group in groups.values() if isinstance(groups, dict) else ():
+        if weights := group.get("weights"):
+            return weights["num_bits"] / 8, weights["num_bits"] == 8 and bool(group.get("input_activations"))
+    if bits := 8 if own.get("load_in_8bit") else own.get("bits"):  # bitsandbytes; AWQ and GPTQ
+        return bits / 8, False
+    told = own.get("quant_algo") or own.get("quant_method") or profile.engine_args.get("quantization")
+    named = str(told or ("" if profile.is_local else profile.model)).lower()
     if any(name in named for name in ("fp8", "w8a8", "int8")):
         return 1.0, True
     return 0.5 if any(name in named for name in _FOUR_BITS) else 2.0, False
@@ -128,7 +137,8 @@ def roof(profile: EngineProfile, shape: ModelShape, ceilings: Ceilings, work: Wo
     """Best times of a run whose decode steps hold `batch` sequences; `ceilings` are of one device, the engine may have more."""
     weight_bytes, low = _precision(profile)
     low = low and ceilings.flops_8bit > 0
-    kv_bytes = 1 if "fp8" in str(profile.engine_args.get("kv_cache_dtype", "auto")) else 2
+    cache = profile.engine_args.get("kv_cache_dtype", "auto")
+    kv_bytes = 1 if "fp8" in str(cache) or (cache == "auto" and _quantized(profile).get("kv_cache_scheme")) else 2
     operations = (
         2 * shape.body * work.computed_tokens
         + 2 * shape.head * work.output_tokens

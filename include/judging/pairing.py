@@ -32,7 +32,7 @@ class Allowance(Protocol):
 
 
 def paired_difference(
-    gained: int, lost: int, pairs: int, judge: JudgeAccuracy = PERFECT_JUDGE, confidence: float = 0.95
+    gained: float, lost: float, pairs: int, judge: JudgeAccuracy = PERFECT_JUDGE, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Interval of candidate's less incumbent's pass rate; `gained` pairs pass with the candidate only, `lost` ones without.
 
@@ -50,14 +50,19 @@ def paired_difference(
 
 
 def pairs_needed(gained: int, lost: int, pairs: int, allowed: Allowance, judge: JudgeAccuracy = PERFECT_JUDGE) -> int:
-    """How many pairs that go on as these did would show a fall within the margin, by `paired_difference`; 0: no number would."""
-    z, n = NormalDist().inv_cdf(1 - allowed.alpha / 2), pairs + 2
-    se, sp, var_se, var_sp = judge.shrunk()
-    youden, observed = se + sp - 1, (gained - lost) / n
-    if youden <= 0 or observed / youden <= -allowed.margin:
+    """How many pairs that go on as these did would show a fall within the margin, by `paired_difference`; 0: no million would."""
+
+    def holds(number: int) -> bool:
+        scale = number / max(pairs, 1)
+        return paired_difference(gained * scale, lost * scale, number, judge, 1 - allowed.alpha)[0] > -allowed.margin
+
+    few, many = pairs, 1_000_000
+    if not holds(many):
         return 0
-    room = ((allowed.margin * youden + observed) / z) ** 2 - (observed / youden) ** 2 * (var_se + var_sp)
-    return max(pairs + 1, math.ceil(((gained + lost + 1) / n - observed**2) / room)) if room > 0 else 0
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if holds(middle) else (middle, many)
+    return many
 
 
 def compared(

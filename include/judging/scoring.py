@@ -44,7 +44,10 @@ class Ask(Protocol):
     """Sends chat prompts, by key, to the judge's engine and yields the answers as they finish, in any order."""
 
     def __call__(
-        self, prompts: Iterable[tuple[str, Messages]], sampling_params: Mapping[str, Any]
+        self,
+        prompts: Iterable[tuple[str, Messages]],
+        sampling_params: Mapping[str, Any],
+        progress: Progress | None = None,
     ) -> Iterator[Output]: ...
 
     def report(self) -> dict[str, Any]:
@@ -60,10 +63,14 @@ class SessionAsk:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def __call__(self, prompts: Iterable[tuple[str, Messages]], sampling_params: Mapping[str, Any]) -> Iterator[Output]:
-        return self._session.run(
-            Request(id=key, messages=chat, sampling_params=sampling_params) for key, chat in prompts
-        )
+    def __call__(
+        self,
+        prompts: Iterable[tuple[str, Messages]],
+        sampling_params: Mapping[str, Any],
+        progress: Progress | None = None,
+    ) -> Iterator[Output]:
+        requests = (Request(id=key, messages=chat, sampling_params=sampling_params) for key, chat in prompts)
+        return self._session.run(requests, progress=progress)
 
     def report(self) -> dict[str, Any]:
         return self._session.report()
@@ -96,7 +103,7 @@ def sampling_params(judge: JudgeSettings, attempt: int = 1) -> dict[str, Any]:
 
 
 def judge_texts(
-    texts: Mapping[str, Mapping[str, str]], judge: JudgeSettings, ask: Ask
+    texts: Mapping[str, Mapping[str, str]], judge: JudgeSettings, ask: Ask, progress: Progress | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Judges texts given by id and template values; yields (id, JudgeScore fields and "stated", "attempts").
 
@@ -107,7 +114,7 @@ def judge_texts(
         failed: dict[str, dict[str, Any]] = {}
         prompts = ((key, judge_messages(values, judge)) for key, values in pending.items())
         unanswered = set(pending)
-        for raw in ask(prompts, sampling_params(judge, attempt)):
+        for raw in ask(prompts, sampling_params(judge, attempt), progress):
             unanswered.discard(raw.id)
             answer = read_answer(raw.text, judge)
             fields = {
@@ -187,9 +194,7 @@ def judge_parts(
         if pending:
             with open_judge(settings) as ask:
                 progress = Progress(log, "judge", len(pending))
-                for key, fields in judge_texts(pending, settings.judge, ask):
-                    if not progress.done:
-                        progress.start()  # from the first answer on: the engine's start is left out
+                for key, fields in judge_texts(pending, settings.judge, ask, progress):
                     tally["retried"] += fields["attempts"] > 1
                     if fields["verdict"] is JudgeVerdict.ERROR:
                         errors += filled(key, fields)

@@ -87,7 +87,7 @@ def make(
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             known = json.loads((out / RECORD).read_text(encoding="utf-8"))
-        if {name: known.get(name) for name in made_of} == made_of:
+        if isinstance(known, dict) and {name: known.get(name) for name in made_of} == made_of:
             return dict(known)
         raise SettingsError(f"{out} exists and was made of something else: choose a new folder, or remove it")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -93,22 +93,19 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     from include.tuning.workload import capped, read_requests, requests_of_runs, synthetic
 
     settings, tuning = load_settings(), load_tuning(options.config)
+    task, going_on = settings.task(options.task), (options.dir / "plan.json").exists()  # which keeps its prompts
     try:
-        requests = (
-            read_requests(options.prompts)
-            if options.prompts
-            else requests_of_runs(options.run_dir, options.task, settings, limit=tuning.requests, seed=options.seed)
-        )
+        if file := options.dir / "workload.jsonl" if going_on else options.prompts:
+            requests = read_requests(file)
+        else:
+            requests = requests_of_runs(options.run_dir, task.name, settings, limit=tuning.requests, seed=options.seed)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     if not requests:
         raise SettingsError("no prompts: name a finished run with --run-dir, or a file with --prompts")
-    if options.synthetic:
+    if options.synthetic and not going_on:
         requests = list(synthetic(requests, options.synthetic, options.seed))
-    configured = settings.engines[settings.task(options.task).engine]
-    if (kept := options.dir / "workload.jsonl").exists():  # a run that goes on keeps its prompts
-        requests = read_requests(kept)
-    base, device = capped(configured, requests), device_name()
+    base, device = capped(settings.engines[task.engine], requests, task), device_name()
     incumbent = in_force(settings, base.name, device)
     open_folder(options.dir, options.task, base, tuning, requests, incumbent=incumbent, device=device)
     run = TuningRun(options.dir)

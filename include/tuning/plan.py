@@ -21,6 +21,7 @@ from include.settings import (
     Count,
     EngineProfile,
     Frozen,
+    SettingsError,
     Share,
     digest,
     read_settings_file,
@@ -122,12 +123,6 @@ class TuningSettings(ComparisonSettings):
         names = [candidate.name for candidate in self.candidates]
         if len({*names, "baseline", "incumbent"}) < len(names) + 2:
             raise ValueError("two candidates have one name, or one is named baseline or incumbent")
-        if not self.grid.cells():
-            raise ValueError("no cell of the grid is valid: max_num_batched_tokens is below max_num_seqs in each")
-        if not self.margin:
-            raise ValueError(
-                "margin 0 can never be shown: an interval of listings in finite number reaches below no fall at all"
-            )
         widest = max(self.grid.max_num_seqs) * max(self.grid.windows)
         if self.probe_requests < widest:
             raise ValueError(
@@ -139,7 +134,17 @@ class TuningSettings(ComparisonSettings):
 def load_tuning(path: str | Path | None = None) -> TuningSettings:
     """The settings of `tuning.yaml` in the configuration folder, or of another file. Raises SettingsError."""
     folder = Path(os.environ.get(CONFIG_DIR_VARIABLE) or PROJECT_ROOT / "include" / "config")
-    return read_settings_file(Path(path) if path else folder / "tuning.yaml", TuningSettings)
+    file = Path(path) if path else folder / "tuning.yaml"
+    found = read_settings_file(file, TuningSettings)
+    if not found.grid.cells():
+        raise SettingsError(
+            f"{file}: no cell of the grid is valid, max_num_batched_tokens is below max_num_seqs in each"
+        )
+    if not found.margin:
+        raise SettingsError(
+            f"{file}: with margin 0 a finalist must be shown to be better in every check: allow a fall, such as 0.02"
+        )
+    return found
 
 
 def with_cell(profile: EngineProfile, cell: Cell) -> EngineProfile:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from include import promotions
-from include.settings import EngineProfile, Settings, digest
-from include.tuning.run import Row, ratio
+from include.settings import EngineProfile, Settings, SettingsError, digest
+from include.tuning.run import Row, check_checkpoints, ratio
 from include.tuning.trials import write_json
 
 ASKED = "asked.json"  # what a person was asked to approve
@@ -22,7 +22,8 @@ def _read(folder: Path, name: str) -> Any:
 def choose(folder: Path) -> Row:
     """The fastest finalist that is faster than the incumbent, by the 95% interval, and whose quality holds.
 
-    Its row of `result.json`, with `quality` and the rate over the incumbent's as `speedup` and `speedup_ci95`. Every repeat
+    Its row of `result.json`, with `quality`, the rate over the incumbent's as `speedup` and `speedup_ci95`, and why faster ones were
+    `passed_over`. Every repeat
     of both must have been measured: those that an engine survived say nothing of it in a night. Raises ValueError that
     says of every finalist why not.
     """
@@ -55,7 +56,7 @@ def choose(folder: Path) -> Row:
         elif not found["holds"]:
             why.append(f"{name}: {found['why']}")
         else:
-            return {**row, "quality": found, "speedup": speedup, "speedup_ci95": bounds}
+            return {**row, "quality": found, "speedup": speedup, "speedup_ci95": bounds, "passed_over": why}
     raise ValueError(f"nothing is promoted: {'; '.join(why) or 'there is no finalist'}")
 
 
@@ -66,7 +67,8 @@ def verdict(folder: Path) -> str:
     except ValueError as error:
         return str(error)
     low, high = row["speedup_ci95"]
-    return f"{row['candidate']} may be promoted: {row['speedup']} ({low} to {high}) times the incumbent, and {row['quality']['why']}"
+    told = f"{row['candidate']} may be promoted: {row['speedup']} ({low} to {high}) times the incumbent, and {row['quality']['why']}"
+    return "; ".join([told, *row["passed_over"]])
 
 
 def note_question(folder: Path) -> None:
@@ -78,13 +80,17 @@ def promote_best(folder: Path, settings: Settings, approved_by: str, *, as_asked
     """Puts the chosen finalist in force for the device that it was measured on; says so in one line.
 
     With `as_asked`, only what `note_question` wrote down. Raises ValueError where there is no choice or, since a person was
-    asked, another one, where the task's model is no longer the one that was tuned, and where another
+    asked, another one, where a checkpoint was made anew, where the task's model is no longer the one that was tuned, and where another
     profile is in force than the finalist was compared with.
     """
     row, plan, result = choose(folder), _read(folder, "plan.json"), _read(folder, "result.json")
     base, name = EngineProfile.model_validate(plan["base"]), settings.task(plan["task"]).engine
     if base.name != name or promotions.identity(base) != promotions.identity(settings.engines[name]):
         raise ValueError(f"nothing is promoted: {plan['task']} was given another model since, tune that one")
+    try:
+        check_checkpoints(folder, plan)
+    except SettingsError as error:
+        raise ValueError(f"nothing is promoted: {error}") from error
     evidence = {"result": result, "quality": row["quality"], "versions": result["versions"], "folder": str(folder)}
     profile, incumbent = (EngineProfile.model_validate(found) for found in (row["profile"], plan["incumbent"]))
     if as_asked and _read(folder, ASKED).get("profile") != digest(row["profile"]):

@@ -23,7 +23,7 @@ from include.records import JudgeScore, JudgeVerdict, Verdict, WorkItem
 from include.runs import Run
 from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning.plan import TuningSettings, file_name
-from include.tuning.run import INCUMBENT
+from include.tuning.run import INCUMBENT, check_checkpoints
 from include.tuning.trials import write_json
 from include.tuning.workload import items_of_runs
 
@@ -63,23 +63,24 @@ def _reasons(run: Run, task: str, items: Sequence[WorkItem]) -> dict[str, tuple[
 def compare_quality(
     folder: Path, settings: Settings, run_dirs: Sequence[str], seed: int = 8, held_out: int | None = None
 ) -> Row:
-    """Compares every finalist with the incumbent and writes `quality.json`; one whose stages fail is told under `failed`, and is
-    worked through again by the next call.
+    """Compares every finalist with the incumbent and writes `quality.json`; one whose stages fail is told there under `failed`.
 
     A finalist's text that the judge could not read counts as failed where the incumbent's was read: a loss on one side is no
     chance. Raises FileNotFoundError for a folder without a result, SettingsError for runs without work or on another device
-    than the run's, and what `run_stage` raises where it is the incumbent's stage or every finalist's.
+    than the run's or with a checkpoint made anew. A stage that fails raises what `run_stage` does: the incumbent's at once; a finalist's after the
+    others were compared and written down, where another try may help or none is left.
     """
     plan, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("plan.json", "result.json"))
     tuning, task = TuningSettings.model_validate(plan["tuning"]), str(plan["task"])
     if (device := device_name()) != plan["device"]:
         raise SettingsError(f"{folder} was measured on {plan['device']}, and copy is compared there: this is {device}")
+    check_checkpoints(folder, plan)
     items = items_of_runs(run_dirs, task, limit=held_out or tuning.held_out, seed=seed)
     if not items:
         raise SettingsError(f"no listing to compare quality on: name finished runs of {task} with --run-dir")
     finalists = {row["candidate"]: row["profile"] for row in result["finalists"] if row["requests_per_s"]}
     runs: dict[str, Run] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, RuntimeError | SettingsError] = {}
     for name, profile in {INCUMBENT: plan["incumbent"], **finalists}.items():
         try:
             runs[name] = answer(folder, name, EngineProfile.model_validate(profile), plan, settings, items)
@@ -87,9 +88,7 @@ def compare_quality(
             if name == INCUMBENT:
                 raise
             log.error("%s is not compared: %s", name, error)
-            failed[name] = str(error)
-    if failed and len(failed) == len(finalists):
-        raise RuntimeError(f"no finalist could be compared: {'; '.join(failed.values())}")
+            failed[name] = error
     profiles = {name: profile for name, profile in finalists.items() if name in runs}
     calibration, refused = calibration_in_force(settings, task)
     judge, passes = accuracy_of(calibration), passes_by(calibration)
@@ -123,7 +122,12 @@ def compare_quality(
             "validators": validators,
             "profile": digest(profile),
         }
-    quality = {"candidates": candidates, "failed": failed, "listings": len(items), "runs": {name: run.store.url for name, run in runs.items()},
+    told = {name: str(error) for name, error in failed.items()}
+    quality = {"candidates": candidates, "failed": told, "listings": len(items), "runs": {name: run.store.url for name, run in runs.items()},
                "calibration": calibration.version if calibration else None}  # fmt: skip
     write_json(folder / "quality.json", quality)
+    again = any(isinstance(error, RuntimeError) for error in failed.values())
+    if again or (failed and not profiles):
+        names = "; ".join(f"{name}: {error}" for name, error in told.items())
+        raise (RuntimeError if again else SettingsError)(f"not compared: {names}")
     return quality

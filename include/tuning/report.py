@@ -75,6 +75,7 @@ def write_report(folder: Path) -> Path:
         summary=figures.summary_table(columns), settings=figures.settings_table(columns),
         heatmaps=figures.heatmaps([row for row in rows if row["stage"] == "search"], tuning.probe_requests),
         failures=figures.failures(rows), ranked=ranked, quality=qualities, steps=steps,
+        uncompared=(quality or {}).get("failed", {}),
         dots=dots, roofline=roofline_plot(dots, ceilings) if dots and ceilings else None,
         pareto=pareto_plot(both, incumbents.pop() if len(incumbents) == 1 else None) if both else None,
         parts=step_parts(steps) if steps else {}, steps_png=steps_plot(step_parts(steps)) if steps else None,

@@ -22,7 +22,7 @@ from typing import Any
 from include.generation.engine import Request
 from include.generation.fingerprint import folder_digest
 from include.generation.roofline import Ceilings, ModelShape, Work, data_sheet, roof
-from include.settings import EngineProfile, SettingsError
+from include.settings import EngineProfile, SettingsError, resolve_path
 from include.tuning.plan import Candidate, Cell, TuningSettings, baseline_of, with_cell
 from include.tuning.search import Bounds, Found, find_best
 from include.tuning.trials import Notebook, Trial, write_json
@@ -75,17 +75,11 @@ def open_folder(
 
     `base` is the configured profile, `incumbent` the one in force on `device` if that is another.
 
-    Raises SettingsError for a folder of another plan, or measured under other versions.
+    Raises SettingsError for a folder of another plan, measured under other versions, or whose checkpoints were made anew.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan = {"task": task, "base": base.model_dump(mode="json"), "tuning": tuning.model_dump(mode="json")}
     plan["device"] = device
-    candidates = [candidate.profile(base) for candidate in tuning.candidates]
-    plan["checkpoints"] = {  # made anew under the same path, one is another candidate
-        profile.model: folder_digest(profile.model_path())
-        for profile in (base, *candidates)
-        if Path(profile.model_path()).is_dir()
-    }
     path = folder / "plan.json"
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -98,10 +92,22 @@ def open_folder(
             raise SettingsError(
                 f"{folder} was measured under {_listed(before)}, here are {_listed(versions())}: choose a new folder"
             )
+        check_checkpoints(folder, found)
         return
+    profiles = [base, incumbent or base, *(candidate.profile(base) for candidate in tuning.candidates)]
+    folders = {profile.model_path() for profile in profiles if profile.is_local}
+    folders |= {resolve_path(profile.lora) for profile in profiles if profile.lora}
+    plan["checkpoints"] = {path: folder_digest(path) for path in sorted(folders) if Path(path).is_dir()}
     write_requests(folder / "workload.jsonl", requests)
     plan["incumbent"] = (incumbent or base).model_dump(mode="json")
     write_json(path, plan | {"versions": versions(), "started_at": datetime.now(UTC).isoformat()})
+
+
+def check_checkpoints(folder: Path, plan: Row) -> None:
+    """Raises SettingsError where a model or adapter of the plan was made anew since: it is another one under the same path."""
+    for path, known in plan.get("checkpoints", {}).items():
+        if Path(path).is_dir() and folder_digest(path) != known:
+            raise SettingsError(f"{path} was made anew since {folder} was begun: tune it in a new folder")
 
 
 class TuningRun:

@@ -28,7 +28,10 @@ _PATH = re.compile(
     r"|Using \w+Attention\b.*|FlashInfer resolved .*|.*\bnative support\b.*"
 )
 _INFO = re.compile(r"^(?:\(\S+ pid=\d+\) )?INFO ")
-STARTS = 3  # of one candidate's engine: a cell that kills it is recorded, and the next cell gets a new one
+STARTS = (
+    3  # of one candidate's engine: a cell that kills it is recorded, and the next cell gets a new one; as many again
+)
+# are for cells that an engine has served
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -124,13 +127,13 @@ class Trial:
         return None if row.get("error") else float(row["requests_per_s"])
 
     def _asked(self, cell: Cell | Window | None, requests: int) -> dict[str, Any]:
-        if self.failed and not self._worked(cell):
+        if self.failed and (self._starts >= 2 * STARTS or not self._worked(cell)):
             return {"requests": requests, "error": self.failed}
         if self._child is None:
             started = self._start()
             if error := started.get("error"):
                 self._stop()
-                self.failed = str(error)
+                self.failed, self._starts = str(error), 2 * STARTS  # an engine that does not start serves no cell
                 if started.get("kind") == "gpu_busy":  # says nothing of the candidate, so it is no result
                     raise RuntimeError(f"{error}. Measurements so far are kept: start again once the device is free")
                 return {"requests": requests, "error": self.failed}

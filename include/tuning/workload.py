@@ -25,7 +25,7 @@ from include.judging.sampling import draw_key
 from include.partitions import Store, TornPartError
 from include.records import WorkItem
 from include.runs import Run
-from include.settings import EngineProfile, Settings, SettingsError, resolve_path
+from include.settings import EngineProfile, Settings, SettingsError, TaskSettings, resolve_path
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ def items_of_runs(run_dirs: Iterable[str], task: str, *, limit: int, seed: int) 
     Keeps the texts of the smallest keyed hashes (see include.judging.sampling), so that memory holds no more than the draw.
     Raises FileNotFoundError for a folder that is no run.
     """
+    if limit < 1:
+        return []
     kept: dict[str, WorkItem] = {}
     order: list[tuple[int, str]] = []  # a heap, the text of the largest hash first
     for run_dir in run_dirs:
@@ -123,11 +125,12 @@ def write_requests(path: Path, requests: Iterable[Request]) -> None:
     os.replace(hidden, path)
 
 
-def capped(profile: EngineProfile, requests: Sequence[Request]) -> EngineProfile:
+def capped(profile: EngineProfile, requests: Sequence[Request], task: TaskSettings) -> EngineProfile:
     """The profile with a `max_model_len` of twice what the longest of these prompts and its answer take, to the next 256 tokens.
 
-    A profile that sets one keeps it: it may know of longer listings. One that leaves it to the model plans for the model's own,
-    40,960 tokens with Qwen3-4B, in every engine. A prompt beyond the limit is shortened, as the nightly worker does.
+    Without one, every engine plans for the model's own, 40,960 tokens with Qwen3-4B. A profile that sets one keeps it, since it may
+    know of longer listings; and where a task does not shorten listings that are too long, it is for a person to say from which
+    length on they are refused: the number is only logged.
 
     Raises SettingsError where the model's tokenizer cannot be read.
     """
@@ -149,7 +152,16 @@ def capped(profile: EngineProfile, requests: Sequence[Request]) -> EngineProfile
     limit = math.ceil(HEADROOM * longest / 256) * 256
     if limit >= getattr(config.get_text_config(), "max_position_embeddings", math.inf):
         return profile
-    log.info("max_model_len %d: the longest prompt and its answer take %d tokens", limit, longest)
+    told = "the longest prompt and its answer take %d tokens: max_model_len %d"
+    if task.overlong != "shorten":
+        log.warning(
+            told + " would do, but %s refuses longer listings, so that the profile must set it",
+            longest,
+            limit,
+            task.name,
+        )
+        return profile
+    log.info(told, longest, limit)
     return profile.model_copy(update={"engine_args": profile.engine_args | {"max_model_len": limit}})
 
 

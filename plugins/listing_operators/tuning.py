@@ -90,6 +90,7 @@ def proposal(folder: str) -> str:
         f"{bounds[1]}). Judge pass rate "
         f"{found['pass_rate']:.1%} against {found['incumbent_pass_rate']:.1%}, difference {low:+.1f} to {high:+.1f} points "
         f"over {found['pairs']} listings; no validator's rate falls beyond the margin. Report: {folder}/report.html"
+        + "".join(f" Passed over: {why}." for why in row["passed_over"])
     )
 
 

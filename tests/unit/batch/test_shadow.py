@@ -48,7 +48,7 @@ class Judge:
         def __init__(self, judge: Judge) -> None:
             self.judge = judge
 
-        def __call__(self, prompts: Iterable[Any], sampling_params: Any) -> Any:
+        def __call__(self, prompts: Iterable[Any], sampling_params: Any, progress: Any = None) -> Any:
             for key, messages in prompts:
                 if self.judge.asked == self.judge.dies_after:
                     raise EngineDeadError("gone", kind="engine_failed")

@@ -36,11 +36,15 @@ def group(bits: int, inputs: bool) -> dict[str, Any]:
     [
         ("model", {}, {}, 2.0, 1e6),
         ("model", {}, {"quantization": "fp8"}, 1.0, 2e6),
-        ("fp8-trials", {}, {}, 1.0, 2e6),
+        ("fp8-against-bf16", {}, {}, 2.0, 1e6),  # a name is no precision where the config says that there is none
+        ("fp8-trials", {"quantization_config": {"quant_method": "gptq", "bits": 8}}, {}, 1.0, 1e6),
+        ("model", {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, {}, 1.0, 1e6),
+        ("model", {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, {}, 0.5, 1e6),
+        ("model", {"quantization_config": {"quant_method": "fp8"}}, {}, 1.0, 2e6),
         ("int8", group(8, False), {}, 1.0, 1e6),  # W8A16: the config knows better than the name
         ("model", group(8, True), {}, 1.0, 2e6),
         ("model", group(4, False), {}, 0.5, 1e6),
-        ("model", {"quantization_config": {"quant_method": "awq"}}, {}, 0.5, 1e6),
+        ("model", {"quantization_config": {"quant_method": "awq", "bits": 4}}, {}, 0.5, 1e6),
         ("model", {"quantization_config": {"config_groups": [7]}}, {}, 2.0, 1e6),
     ],
 )
@@ -55,7 +59,21 @@ def test_the_roof_by_hand(
     found = roof(engine, shape, CARD, WORK, batch=5)
     assert found.arithmetic_s == pytest.approx(OPERATIONS / flops)
     assert found.memory_s == pytest.approx(10 * ((1152 * weight + 1600) / 5 + 25 * 16 * 2) / 1e5)
-    assert found.binds == ("arithmetic" if found.arithmetic_s >= found.memory_s else "memory")
+
+
+def test_a_model_that_is_not_here_is_known_by_its_name_and_a_card_without_8_bits_computes_in_16(tmp_path: Path) -> None:
+    shape = ModelShape(body=1152, head=800, kv_elements=16, attention=16)
+    named = profile(model="Qwen/Qwen3-4B-FP8")
+    assert roof(named, shape, CARD, WORK, batch=5).arithmetic_s == pytest.approx(OPERATIONS / 2e6)
+    old = Ceilings(flops=1e6, flops_8bit=0.0, bytes_per_s=1e5)
+    assert roof(named, shape, old, WORK, batch=5).arithmetic_s == pytest.approx(OPERATIONS / 1e6)
+    cached = model(tmp_path, quantization_config={"kv_cache_scheme": {"num_bits": 8}})
+    found = roof(cached, shape, CARD, WORK, batch=5)
+    assert found.memory_s == pytest.approx(10 * ((1152 * 2 + 1600) / 5 + 25 * 16) / 1e5)
+    assert (found.binds, found.seconds) == (
+        "memory" if found.memory_s > found.arithmetic_s else "arithmetic",
+        max(found.memory_s, found.arithmetic_s),
+    )
 
 
 @pytest.mark.parametrize("key", ["num_experts", "num_local_experts", "n_routed_experts"])

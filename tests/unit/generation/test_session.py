@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from include.generation import session as session_module
 from include.generation.engine import EngineDeadError, EngineError, EngineStartError, Output, Request
 from include.generation.ladder import RUNGS, demoted
 from include.generation.metrics import device_seconds
+from include.generation.progress import Progress
 from include.generation.session import CANARY, Session
 from include.settings import EngineProfile
 from tests.generating import Engines, StubEngine, profile, requests, say
@@ -45,6 +47,34 @@ def test_the_engine_ends_with_the_session_and_the_report_counts() -> None:
     assert report["prompt_tokens"] == 100
     assert report["prefix_cache_hit_rate"] == 0.4
     assert report["requests_per_s"] > 0
+
+
+def test_the_rate_of_a_stage_counts_from_the_engines_start_and_no_later_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(session_module.time, "monotonic", lambda: clock[0])  # the one clock of all modules
+    deaths = iter([True])
+
+    class Slow(Engines):
+        def make(self, profile: EngineProfile) -> StubEngine:
+            clock[0] += 100.0
+            return super().make(profile)
+
+    def answer(request: Request) -> Output | None:
+        clock[0] += 1.0
+        return None if request.id == "r5" and next(deaths, False) else say("x")(request)
+
+    progress = Progress(logging.getLogger("stage"), "judge", 10, every_seconds=math.inf)
+    with Session(profile(), open_engine=Slow(answer)) as session:
+        for _ in session.run(requests(10), progress=progress):
+            progress.add()
+    assert clock[0] > 200  # it died once
+    with caplog.at_level(logging.INFO, "stage"):
+        progress.report()
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "stage")
+    rate = 10 / (clock[0] - 100)
+    assert line == f"judge: 10/10 (100%), {rate:.1f}/s, 0:00 left"
 
 
 def test_device_seconds_are_starts_and_work_times_devices_and_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:

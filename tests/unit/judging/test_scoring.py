@@ -31,7 +31,7 @@ class Asking:
     def __init__(self, judge):
         self.judge = judge
 
-    def __call__(self, prompts, sampling_params):
+    def __call__(self, prompts, sampling_params, progress=None):
         self.judge.attempt += 1
         for key, _messages in prompts:
             self.judge.asked.append((key, self.judge.attempt))

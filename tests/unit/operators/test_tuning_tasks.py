@@ -55,7 +55,13 @@ def test_nothing_is_promoted_without_an_approver(monkeypatch: pytest.MonkeyPatch
 
 def test_the_proposal_says_how_much_faster_and_how_good(monkeypatch: pytest.MonkeyPatch) -> None:
     quality = {"difference_ci95": [-0.012, 0.004], "pass_rate": 0.94, "incumbent_pass_rate": 0.945, "pairs": 280}
-    row = {"candidate": "fp8", "quality": quality, "speedup": 1.41, "speedup_ci95": [1.38, 1.44]}
+    row = {
+        "candidate": "fp8",
+        "quality": quality,
+        "speedup": 1.41,
+        "speedup_ci95": [1.38, 1.44],
+        "passed_over": ["awq: worse"],
+    }
     monkeypatch.setattr(promotion, "choose", lambda folder: row)
     told = tuning.proposal("/f")
     assert told.startswith("Put fp8 in force: 1.41 times as fast as the profile in force (95%: 1.38 to 1.44).")

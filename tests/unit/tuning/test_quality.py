@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -19,10 +18,11 @@ from include import promotions
 from include.generation import child
 from include.generation import worker as worker_module
 from include.generation.engine import Output, Request
+from include.generation.fingerprint import folder_digest
 from include.generation.session import Session
 from include.generation.worker import generate_bins
 from include.judging.estimation import JudgeAccuracy
-from include.judging.pairing import compared, paired_difference
+from include.judging.pairing import compared, paired_difference, pairs_needed
 from include.judging.scoring import score
 from include.judging.stage import sample
 from include.runs import Run
@@ -30,7 +30,7 @@ from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning import __main__ as commands
 from include.tuning import quality as quality_module
 from include.tuning.plan import TuningSettings
-from include.tuning.promotion import choose, note_question, promote_best, roll_back_task
+from include.tuning.promotion import choose, note_question, promote_best, roll_back_task, verdict
 from include.tuning.quality import compare_quality
 from include.tuning.trials import write_json
 from include.tuning.workload import items_of_runs, newest_runs
@@ -73,21 +73,22 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(gained: float, lost: 
 def test_too_few_pairs_are_refused_with_the_number_that_is_needed() -> None:
     passed = {str(n): n % 6 != 0 for n in range(60)}
     other = {str(n): n % 6 != 1 for n in range(60)}  # as good, on other listings: ten gained, ten lost
-    needed = math.ceil(21 / 62 * (1.959964 / 0.1) ** 2)
     found = compared("x", other, passed, TUNING)
     assert not found["holds"]
-    assert found["why"] == f"x: too few pairs, 60 of about {needed} needed"
+    needed = int(re.search(r"x: too few pairs, 60 of about (\d+) needed", found["why"])[1])  # type: ignore[index]
+    assert needed > 60
+    lows = [paired_difference(10 / 60 * n, 10 / 60 * n, n)[0] for n in (needed - 1, needed)]
+    assert lows[0] <= -0.1 < lows[1]
     tenfold = ({f"{key}/{n}": ok for key, ok in side.items() for n in range(10)} for side in (other, passed))
     assert compared("x", *tenfold, TUNING)["holds"]
     assert compared("x", {}, passed, TUNING)["why"].startswith("x: too few pairs, 0 of")
-    better = {str(n): n % 6 != 1 and n % 6 != 2 for n in range(60)}  # ten gained, twenty lost, of a margin of 40 points
-    wide = TUNING.model_copy(update={"margin": 0.25})
-    told = compared("x", better, passed, wide)
-    assert not told["holds"]
-    more = int(re.search(r"of about (\d+) needed", told["why"])[1])  # type: ignore[index]
-    assert paired_difference(more // 6, more // 3, more)[0] == pytest.approx(-0.25, abs=0.01)
-    coarse = JudgeAccuracy(0.9, 0.9, 8, 8)  # so few labels that a real fall of 17 points may be any
-    assert "too few pairs" not in compared("x", better, passed, wide, coarse)["why"]
+    assert pairs_needed(0, 1, 10, TUNING) == 0  # a fall of ten points: no number shows that it stays below ten
+    coarse = JudgeAccuracy(0.9, 0.9, 8, 8)  # so few labels that a fall seen may be any
+    assert pairs_needed(100, 105, 600, TUNING) > 600
+    assert (
+        pairs_needed(100, 130, 600, TUNING, coarse) == 0 < pairs_needed(100, 130, 600, TUNING, JudgeAccuracy(0.9, 0.9))
+    )
+    assert pairs_needed(0, 0, 0, TUNING, JudgeAccuracy(0.5, 0.5)) == 0
     worse = compared("x", dict.fromkeys(passed, False), passed, TUNING)
     assert worse["why"].startswith("x may fall by 9")
 
@@ -111,7 +112,7 @@ class Side(Engines):
 class Asking:
     """A judge that fails what it finds to be for tea, and has no answer to what stands on a shelf."""
 
-    def __call__(self, prompts: Any, sampling_params: Any) -> Any:
+    def __call__(self, prompts: Any, sampling_params: Any, progress: Any = None) -> Any:
         for key, messages in prompts:
             bad = ["for tea"] if "mug for tea number" in str(messages) else []
             verdict = "fail" if bad else "pass"
@@ -230,27 +231,60 @@ def test_a_finalist_whose_stages_fail_does_not_keep_the_others_from_being_compar
     ran = answer_all(monkeypatch, {4: good, 5: good, 6: good})
     stage = quality_module.run_stage
 
+    broken: Exception = RuntimeError("include.generation run ended with status 75")
+
     def breaking(module: str, command: str, *arguments: str) -> None:
         if "/fast/" in arguments[1]:
-            raise RuntimeError("include.generation run ended with status 75")
+            raise broken
         stage(module, command, *arguments)
 
     monkeypatch.setattr(quality_module, "run_stage", breaking)
-    found = compare_quality(folder, settings, [run.store.url])
-    assert set(found["candidates"]) == {"wild/../ü"}
+    with pytest.raises(RuntimeError, match=r"not compared: fast: include\.generation run ended with status 75"):
+        compare_quality(folder, settings, [run.store.url])  # for Airflow to try again
     assert choose(folder)["candidate"] == "wild/../ü"
+    assert "quality of fast could not be compared: include.generation run ended" in verdict(folder)
+    broken = SettingsError("include.generation run ended with status 78")
+    found = compare_quality(folder, settings, [run.store.url])  # no further try will help it
+    assert set(found["candidates"]) == {"wild/../ü"}
+    assert found["failed"] == {"fast": str(broken)}
     result = json.loads((folder / "result.json").read_text())
     write_json(folder / "result.json", result | {"finalists": result["finalists"][:1]})
+    with pytest.raises(SettingsError, match="not compared: fast"):
+        compare_quality(folder, settings, [run.store.url])
     with pytest.raises(
-        ValueError, match=r"quality of fast could not be compared: include\.generation run ended with status 75"
+        ValueError, match=r"quality of fast could not be compared: include\.generation run ended with status 78"
     ):
         choose(folder)
-    with pytest.raises(RuntimeError, match="no finalist could be compared"):
-        compare_quality(folder, settings, [run.store.url])
     monkeypatch.setattr(quality_module, "run_stage", stage)
-    before = len(ran)
     assert compare_quality(folder, settings, [run.store.url])["candidates"]["fast"]["holds"]
-    assert len(ran) > before
+    assert ran
+
+
+def test_a_failing_incumbent_ends_the_comparison(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, settings = night(home)
+    folder = tuned(home, settings, RATES)
+
+    def broken(*_: str) -> None:
+        raise RuntimeError("include.generation run ended with status 75")
+
+    monkeypatch.setattr(quality_module, "run_stage", broken)
+    with pytest.raises(RuntimeError, match=r"^include\.generation run ended"):
+        compare_quality(folder, settings, [run.store.url])
+    assert not (folder / "quality.json").exists()
+
+
+def test_copy_of_a_checkpoint_made_anew_is_neither_compared_nor_promoted(home: Path) -> None:
+    run, settings = night(home)
+    folder = tuned(home, settings, {name: RATES[name] for name in ("incumbent", "fast")})
+    judged(folder, fast=True)
+    plan = json.loads((folder / "plan.json").read_text())
+    write_json(folder / "plan.json", plan | {"checkpoints": {str(home / "model"): folder_digest(str(home / "model"))}})
+    assert choose(folder)["candidate"] == "fast"
+    (home / "model" / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(SettingsError, match="model was made anew since"):
+        compare_quality(folder, settings, [run.store.url])
+    with pytest.raises(ValueError, match=r"nothing is promoted: .*model was made anew since"):
+        promote_best(folder, settings, "ann")
 
 
 def test_held_out_listings_are_an_even_draw_of_distinct_texts(home: Path) -> None:

@@ -189,6 +189,19 @@ def test_quality_and_steps_are_shown(folder: Path) -> None:
     assert page.count("data:image/png;base64,") == 3
 
 
+def test_a_finalist_whose_copy_could_not_be_compared_is_named(folder: Path) -> None:
+    quality = json.loads((folder / "quality.json").read_text())
+    write_json(folder / "quality.json", quality | {"failed": {"awq": "include.generation ended with status 78"}})
+    assert (
+        "The copy of awq could not be compared: include.generation ended with status 78"
+        in write_report(folder).read_text()
+    )
+    write_json(folder / "quality.json", {"candidates": {}, "failed": {"awq": "status 78"}})
+    page = write_report(folder).read_text()
+    assert "The copy of awq could not be compared" in page
+    assert "Quality was not measured" not in page
+
+
 def test_a_page_without_optional_files_says_what_is_missing(folder: Path) -> None:
     for name in ("steps.json", "quality.json", "ceilings.json"):
         (folder / name).unlink()

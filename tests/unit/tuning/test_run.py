@@ -11,7 +11,7 @@ import pytest
 from include.generation.engine import Request
 from include.settings import SettingsError
 from include.tuning import run as run_module
-from include.tuning.plan import Candidate, Cell, Grid, TuningSettings, baseline_of
+from include.tuning.plan import Candidate, Cell, Grid, TuningSettings, baseline_of, load_tuning
 from include.tuning.run import TuningRun, open_folder, ratio, sole
 from include.tuning.trials import Trial
 from tests.generating import profile
@@ -133,17 +133,41 @@ def test_a_checkpoint_made_anew_under_its_path_is_another_candidate(tmp_path: Pa
     opened(tmp_path / "run", tuning)
     opened(tmp_path / "run", tuning)
     (checkpoint / "model.safetensors").write_bytes(b"other")
-    with pytest.raises(SettingsError, match=r"another plan \(checkpoints\): choose a new folder"):
+    with pytest.raises(SettingsError, match=r"w8a8 was made anew since .*run was begun"):
         opened(tmp_path / "run", tuning)
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    del plan["checkpoints"]  # of a version that kept none
+    (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))
+    opened(tmp_path / "run", tuning)
 
 
-def test_a_plan_that_can_measure_or_promote_nothing_is_refused() -> None:
+def test_the_plan_knows_every_model_and_adapter_that_is_a_folder(tmp_path: Path) -> None:
+    for name in ("base", "adapter", "promoted", "candidate"):
+        (tmp_path / name).mkdir()
+    base = profile(model=str(tmp_path / "base"), lora=str(tmp_path / "adapter"))
+    incumbent = base.model_copy(update={"model": str(tmp_path / "promoted")})
+    tuning = TUNING.model_copy(
+        update={
+            "candidates": (Candidate(name="own", model=str(tmp_path / "candidate")), Candidate(name="id", model="a/b"))
+        }
+    )
+    open_folder(tmp_path / "run", "title", base, tuning, [Request(id="1", messages=[])], incumbent=incumbent)
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert {Path(path).name for path in plan["checkpoints"]} == {"base", "adapter", "promoted", "candidate"}
+
+
+def test_a_plan_that_can_measure_or_promote_nothing_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tuning.yaml"
     for changed, told in (
-        ({"grid": {"max_num_seqs": [256], "max_num_batched_tokens": [128]}}, "no cell of the grid is valid"),
-        ({"margin": 0.0}, "margin 0 can never be shown"),
+        (
+            {"grid": {"max_num_seqs": [64], "max_num_batched_tokens": [32]}, "probe_requests": 128},
+            "no cell of the grid is valid",
+        ),
+        ({"margin": 0.0}, "with margin 0 a finalist must be shown to be better"),
     ):
-        with pytest.raises(ValueError, match=told):
-            TuningSettings.model_validate(TUNING.model_dump() | changed)
+        file.write_text(json.dumps(TUNING.model_dump(mode="json") | changed))
+        with pytest.raises(SettingsError, match=told):
+            load_tuning(file)
 
 
 def test_a_baseline_that_cannot_be_measured_ends_the_run_with_its_reason(tmp_path: Path, monkeypatch: Any) -> None:

@@ -79,7 +79,7 @@ def test_cells_that_kill_their_engine_do_not_lose_those_that_worked(
     script, started = tmp_path / "child.py", trials.subprocess.Popen
     script.write_text(
         "import json, os, sys\nprint('RESULT {}', flush=True)\nfor line in sys.stdin:\n"
-        "    if json.loads(line)['cell']['max_num_seqs'] > 8: os._exit(9)\n"
+        "    if json.loads(line)['cell']['max_num_seqs'] > 8 or json.loads(line)['requests'] > 100: os._exit(9)\n"
         f"    print({'RESULT ' + json.dumps(MEASURED)!r}, flush=True)\n"
     )
     engines = []
@@ -96,8 +96,28 @@ def test_cells_that_kill_their_engine_do_not_lose_those_that_worked(
             assert trial.measure(Cell(seqs, 64, seqs), 10) is None
         assert trial.measure(unseen, 10) is None  # three deaths: no engine for what may be the fourth
         assert trial.measure(small, 100) == 5.0
+        for length in range(1000, 1009):  # one that dies of full lengths only is not started for each cell
+            assert trial.measure(small, length) is None
     assert "given up after 3 engine deaths" in trial.failed
-    assert len(engines) == 4
+    assert len(engines) == 6
+
+
+def test_an_engine_that_starts_no_more_is_not_tried_for_every_cell_that_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = Notebook(tmp_path / "measurements.jsonl")
+    for seqs in (1, 2, 4, 8):
+        cell = {"max_num_seqs": seqs, "max_num_batched_tokens": 64, "batch_size": 8, "submit": "refill"}
+        notebook.add(
+            {"key": "k", "candidate": "fp8", "stage": "search", "repeat": 0, "cell": cell, "requests_per_s": 5.0}
+        )
+    starts = []
+    with Trial(tmp_path, "fp8", "search", profile(), notebook) as trial:
+        monkeypatch.setattr(trial, "_start", lambda: starts.append(1) or {"error": "the driver is gone"})
+        assert [trial.measure(Cell(seqs, 64, 8), 100) for seqs in (1, 2, 4, 8)] == [None] * 4
+    assert len(starts) == 1
+    with Trial(tmp_path, "fp8", "final", profile(), notebook) as trial:
+        assert not trial._worked(Cell(1, 64, 8))  # in another stage it is another engine
 
 
 def test_a_notebook_is_only_added_to(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from include.generation.engine import Request
-from include.settings import SettingsError
+from include.settings import SettingsError, load_settings
+from include.tuning.__main__ import main
 from include.tuning.trial import taken
 from include.tuning.workload import Lengths, capped, describe, read_requests, synthetic, write_requests
 from tests.generating import profile
@@ -79,7 +81,12 @@ class Words:
         return {"input_ids": [text.split() for text in texts]}
 
 
-def test_a_length_that_is_left_to_the_model_is_capped_by_the_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+SHORTENS = load_settings().task("title").model_copy(update={"overlong": "shorten"})
+
+
+def test_a_length_that_is_left_to_the_model_is_capped_by_the_prompts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     own = SimpleNamespace(max_position_embeddings=40_960)
     config = SimpleNamespace(get_text_config=lambda: own)
     monkeypatch.setattr("transformers.AutoConfig", SimpleNamespace(from_pretrained=lambda *_, **__: config))
@@ -87,13 +94,38 @@ def test_a_length_that_is_left_to_the_model_is_capped_by_the_prompts(monkeypatch
     base, requests = profile(sampling_params={"max_tokens": 100}), prompts(150)
     # The longest: 2 + 5 + 2 x 150 words, and 8 tokens of answer, as it asks for itself; twice that is 630.
     free = base.model_copy(update={"engine_args": {"max_num_seqs": 4, "max_model_len": None}})
-    assert capped(free, requests).engine_args == {"max_num_seqs": 4, "max_model_len": 768}
+    assert capped(free, requests, SHORTENS).engine_args == {"max_num_seqs": 4, "max_model_len": 768}
     longer = [replace(request, sampling_params={}) for request in requests]  # the profile's 100
-    assert capped(free, longer).engine_args["max_model_len"] == 1024
+    assert capped(free, longer, SHORTENS).engine_args["max_model_len"] == 1024
     given = base.model_copy(update={"engine_args": {"max_model_len": 4096}})
-    assert capped(given, requests) == given
+    assert capped(given, requests, SHORTENS) == given
+    refuses = SHORTENS.model_copy(update={"overlong": "quarantine"})
+    with caplog.at_level(logging.WARNING):
+        assert capped(free, requests, refuses) == free
+    assert "take 315 tokens: max_model_len 768 would do, but title refuses longer listings" in caplog.text
     own.max_position_embeddings = 768
-    assert capped(free, requests) == free
+    assert capped(free, requests, SHORTENS) == free
+
+
+def test_a_run_that_goes_on_keeps_its_prompts_and_needs_none_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("include.tuning.run.TuningRun.run", lambda self: {"prompts": self.requests})
+    monkeypatch.setattr("include.tuning.__main__._in_child", lambda _: {})
+    folder, mine = tmp_path / "run", tmp_path / "mine.jsonl"
+    folder.mkdir()
+    write_requests(folder / "workload.jsonl", prompts(1))  # of a start that was killed before it wrote its plan
+    write_requests(mine, prompts(7))
+    command = ["run", "--dir", str(folder), "--task", "title"]
+    assert main([*command, "--prompts", str(mine)]) == 0
+    assert read_requests(folder / "workload.jsonl") == prompts(7)
+    mine.unlink()
+    assert main(command) == 0
+    assert main([*command, "--synthetic", "50"]) == 0
+    assert read_requests(folder / "workload.jsonl") == prompts(7)
+    capsys.readouterr()
+    assert main(["run", "--dir", str(tmp_path / "other"), "--task", "title"]) == 2
+    assert "no prompts: name a finished run with --run-dir" in capsys.readouterr().err
 
 
 def test_a_model_without_a_tokenizer_is_named_before_anything_is_measured(tmp_path: Path) -> None:
@@ -101,4 +133,4 @@ def test_a_model_without_a_tokenizer_is_named_before_anything_is_measured(tmp_pa
     nothing = profile(model=str(tmp_path / "model"))
     free = nothing.model_copy(update={"engine_args": {}})
     with pytest.raises(SettingsError, match=r"the tokenizer of .*model cannot be read, or set max_model_len"):
-        capped(free, prompts(1))
+        capped(free, prompts(1), SHORTENS)
