@@ -172,8 +172,15 @@ def test_a_calibration_is_stored_and_found_again(pairs, settings):
 def test_a_calibration_that_cannot_be_read_is_named_with_the_next_step(pairs, settings, tmp_path):
     shipped = tmp_path / "calibration.json"
     configured = settings.judge.model_copy(update={"calibration": str(shipped)})
-    percent = fitted(pairs, settings).model_copy(update={"sensitivity": 90.0})  # of a hundred
-    for content in ("{", "{}", "\x00", percent.model_dump_json()):
+    found = fitted(pairs, settings)
+    impossible = [
+        {"sensitivity": 90.0},
+        {"specificity": 85.0},
+        {"passed_pairs": -1.0},
+        {"failed_pairs": -1.0},
+    ]  # percent, say
+    wrong = [found.model_copy(update=values).model_dump_json() for values in impossible]
+    for content in ("{", "{}", "\x00", *wrong):
         shipped.write_text(content)
         with pytest.raises(SettingsError, match=r"calibration\.json is not a calibration: .*judging calibrate"):
             current_calibration(settings.model_copy(update={"judge": configured}), "title")
