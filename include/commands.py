@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import sqlite3
@@ -12,6 +13,13 @@ from typing import ParamSpec
 from pydantic import ValidationError
 
 P = ParamSpec("P")
+
+
+def count(text: str) -> int:
+    """An option's number of things, 1 or more."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("give 1 or more")
+    return number
 
 
 def command_line(main: Callable[P, int]) -> Callable[P, int]:

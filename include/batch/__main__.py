@@ -11,13 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from include.commands import command_line
-
-
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError("give 1 or more")
-    return value
+from include.commands import command_line, count
 
 
 def _shadow(options: argparse.Namespace) -> dict[str, Any]:
@@ -61,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     shadow.add_argument("--incumbent", required=True, type=Path, help="result file of the Batch API (JSONL)")
     shadow.add_argument("--map", type=Path, help="JSONL of custom_id and text_id, where they differ")
     shadow.add_argument("--out", required=True, type=Path, help="folder of shadow.html and shadow.json")
-    shadow.add_argument("--listings", type=_count, help="texts to compare at most; default: held_out of tuning.yaml")
+    shadow.add_argument("--listings", type=count, help="texts to compare at most; default: held_out of tuning.yaml")
     shadow.add_argument("--seed", type=int, default=8, help="of the draw")
     options = parser.parse_args(arguments)
     if options.command == "export":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from include.commands import count
 from include.generation.child import run_child_in
 from include.quantization.making import make
 from include.quantization.recipes import SCHEMES
@@ -22,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--adapter", type=Path, help="LoRA folder to fold in first, as an engine with merge_lora does")
     one.add_argument("--prompts", type=Path, required=True, help="workload file, such as a tuning run's workload.jsonl")
     one.add_argument("--scheme", choices=SCHEMES, required=True)
-    one.add_argument("--samples", type=int, default=512, help="most prompts that calibrate")
+    one.add_argument("--samples", type=count, default=512, help="most prompts that calibrate")
     one.add_argument("--seed", type=int, default=7, help="of the draw of prompts")
     one.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
     return parser

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from include.commands import command_line
+from include.commands import command_line, count
 from include.generation.child import run_child
 from include.settings import EngineProfile, SettingsError, load_settings
 
@@ -26,12 +26,12 @@ ARMS = ("generate", "offline", "serve")
 def add_window_options(parser: argparse.ArgumentParser) -> None:
     """What a comparison measures, and how long; the names are those of `compare.compare`."""
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="sizes of static batches")
+    parser.add_argument("--batches", nargs="+", type=count, default=[1, 8, 32], help="sizes of static batches")
     parser.add_argument(
-        "--concurrency", nargs="+", type=int, default=[1, 8, 32, 128], help="requests at a time, of serve"
+        "--concurrency", nargs="+", type=count, default=[1, 8, 32, 128], help="requests at a time, of serve"
     )
     parser.add_argument(
-        "--rounds", type=int, default=64, help="most times that a batch or a concurrency is filled in one measurement"
+        "--rounds", type=count, default=64, help="most times that a batch or a concurrency is filled in one measurement"
     )
 
 
@@ -45,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
         "--run-dir", action="append", default=[], help="finished nightly run whose prompts count; repeatable"
     )
     run.add_argument("--prompts", type=Path, help="JSON Lines file of prompts instead")
-    run.add_argument("--synthetic", type=int, help="measure this many made-up prompts like them, where few are at hand")
+    run.add_argument(
+        "--synthetic", type=count, help="measure this many made-up prompts like them, where few are at hand"
+    )
     run.add_argument("--config", type=Path, help="another tuning.yaml")
     run.add_argument("--seed", type=int, default=7)
     trial = commands.add_parser("trial", help="one engine under test; started by `run`")
@@ -59,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--task", required=True, help="enhancement task whose sampling parameters count")
     compare.add_argument("--profile", help="engine profile as configured; default: the task's, as it is in force")
     compare.add_argument("--out", type=Path, required=True, help="folder of compare.json and compare.html")
-    compare.add_argument("--rows", type=int, help="so many prompts from the file's beginning; default: all")
+    compare.add_argument("--rows", type=count, help="so many prompts from the file's beginning; default: all")
     add_window_options(compare)
     ceilings = commands.add_parser("ceilings", help="measure the device's ceilings under load")
     ceilings.add_argument("--out", type=Path)
@@ -75,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     quality.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
     quality.add_argument("--run-dir", action="append", required=True, help="finished nightly run; repeatable")
     quality.add_argument("--seed", type=int, default=8, help="of the draw of held-out listings")
-    quality.add_argument("--held-out", type=int, help="listings to compare, where tuning.yaml's number was too small")
+    quality.add_argument("--held-out", type=count, help="listings to compare, where tuning.yaml's number was too small")
     promote = commands.add_parser("promote", help="put the fastest finalist whose quality holds in force")
     promote.add_argument("--dir", type=Path, required=True, help="folder of the tuning run")
     promote.add_argument("--approved-by", default=os.environ.get("USER", "unknown"), help="who decided")
@@ -117,11 +119,12 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _steps(options: argparse.Namespace) -> dict[str, Any]:
+    from include.tuning.run import read_run
     from include.tuning.steps import profile_steps
     from include.tuning.trials import write_json
     from include.tuning.workload import read_requests
 
-    result = json.loads((options.dir / "result.json").read_text(encoding="utf-8"))
+    _, result = read_run(options.dir)
     best = EngineProfile.model_validate((result["finalists"] or [result["baseline"]])[0]["profile"])
     found = profile_steps(best, read_requests(options.dir / "workload.jsonl"), count=2 * best.batch_size)
     write_json(options.dir / "steps.json", found)

@@ -7,7 +7,6 @@ of every validator that found fault with either side; see include.judging.pairin
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from datetime import date
@@ -23,7 +22,7 @@ from include.records import JudgeScore, JudgeVerdict, Verdict, WorkItem
 from include.runs import Run
 from include.settings import EngineProfile, Settings, SettingsError, digest
 from include.tuning.plan import TuningSettings, file_name
-from include.tuning.run import INCUMBENT, check_checkpoints
+from include.tuning.run import INCUMBENT, check_checkpoints, read_run
 from include.tuning.trials import write_json
 from include.tuning.workload import items_of_runs
 
@@ -70,7 +69,7 @@ def compare_quality(
     than the run's or with a checkpoint made anew. A stage that fails raises what `run_stage` does: the incumbent's at once; a finalist's after the
     others were compared and written down, where another try may help or none is left.
     """
-    plan, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("plan.json", "result.json"))
+    plan, result = read_run(folder)
     tuning, task = TuningSettings.model_validate(plan["tuning"]), str(plan["task"])
     if (device := device_name()) != plan["device"]:
         raise SettingsError(f"{folder} was measured on {plan['device']}, and copy is compared there: this is {device}")

@@ -15,6 +15,7 @@ from include.tuning import figures
 from include.tuning.plan import TuningSettings
 from include.tuning.plots import comparison_plot, pareto_plot, roofline_plot, step_parts, steps_plot
 from include.tuning.promotion import verdict
+from include.tuning.run import read_run
 from include.tuning.trials import read_rows
 
 
@@ -49,11 +50,7 @@ def write_report(folder: Path) -> Path:
         path = folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    result, plan = read("result.json"), read("plan.json")
-    if result is None or plan is None:
-        raise FileNotFoundError(
-            f"{folder} holds no finished tuning run: `python -m include.tuning run` goes on with it"
-        )
+    plan, result = read_run(folder)
     tuning = TuningSettings.model_validate(plan["tuning"])
     rows = read_rows(folder / "measurements.jsonl")
     columns = [row for row in (result["baseline"], result.get("incumbent"), *result["finalists"]) if row]

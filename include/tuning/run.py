@@ -103,6 +103,16 @@ def open_folder(
     write_json(path, plan | {"versions": versions(), "started_at": datetime.now(UTC).isoformat()})
 
 
+def read_run(folder: Path) -> tuple[Row, Row]:
+    """Plan and result of a tuning run. Raises FileNotFoundError for a folder without."""
+    plan, result = folder / "plan.json", folder / "result.json"
+    if not (plan.exists() and result.exists()):
+        raise FileNotFoundError(
+            f"{folder} holds no finished tuning run: `python -m include.tuning run` goes on with it"
+        )
+    return json.loads(plan.read_text(encoding="utf-8")), json.loads(result.read_text(encoding="utf-8"))
+
+
 def check_checkpoints(folder: Path, plan: Row) -> None:
     """Raises SettingsError where a model or adapter of the plan was made anew since: it is another one under the same path."""
     for path, known in plan.get("checkpoints", {}).items():

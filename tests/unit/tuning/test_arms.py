@@ -272,6 +272,14 @@ def test_the_command_line_has_what_the_comparison_asks_for() -> None:
     assert _parser().parse_args(words[:-2]).rounds == 64
 
 
+@pytest.mark.parametrize("option", ["--rounds", "--batches", "--concurrency", "--rows"])
+def test_a_comparison_of_nothing_is_refused_before_it_starts(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--prompts", "p.jsonl", "--task", "title", "--out", "o", option, "0"]
+    with pytest.raises(SystemExit):
+        _parser().parse_args(words)
+    assert f"argument {option}: give 1 or more" in capsys.readouterr().err
+
+
 def test_a_tuning_run_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(SettingsError, match="holds a tuning run"):

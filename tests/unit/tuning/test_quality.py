@@ -303,6 +303,12 @@ def test_held_out_listings_are_an_even_draw_of_distinct_texts(home: Path) -> Non
     assert max(often.values()) < 2 * min(often.values())  # 100 each, the one with 200 twins too
 
 
+def test_without_a_finished_run_the_next_step_is_told(home: Path) -> None:
+    _, settings = night(home)
+    with pytest.raises(FileNotFoundError, match="holds no finished tuning run: `python -m include"):
+        compare_quality(home / "nothing", settings, [])
+
+
 def test_copy_is_compared_on_the_device_that_was_tuned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, settings = night(home)
     folder = tuned(home, settings, RATES)
