@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from include.judging.costs import price_per_million
@@ -59,9 +60,14 @@ def summary_table(columns: Sequence[Row]) -> list[tuple[str, list[str]]]:
     def share(row: Row) -> float:
         return each("cached_tokens")(row) / (each("prompt_tokens")(row) or 1.0)
 
+    def drift(row: Row) -> float | None:
+        half = len(row["rates"]) // 2
+        return median(row["rates"][half:]) / median(row["rates"][:half]) if half else None
+
     lines: list[tuple[str, Callable[[Row], str]]] = [
         ("requests/s, median", lambda row: number(row["requests_per_s"])),
         ("requests/s, every repeat", lambda row: ", ".join(map(number, row["rates"]))),
+        ("later half of the repeats over the earlier", lambda row: times(drift(row))),
         ("ratio to baseline", lambda row: times(row["ratio"])),
         ("its 95% interval", lambda row: between(row["ratio_ci95"])),
         ("output tokens/s", lambda row: number(each("output_tokens")(row) * row["requests_per_s"])),

@@ -114,7 +114,7 @@ class TuningSettings(ComparisonSettings):
     hopeless: Share = 0.8  # a cell whose first look is below this share of the best is not measured further
     fine_steps: Count = 12  # most cells of the fine search
     finalists: Count = 2  # candidates started afresh with their best cell, beside the baseline
-    repeats: Count = 3
+    repeats: Count = 3  # of a finalist; baseline and incumbent get as many before the search and after it
     margin: Share = 0.02  # most that pass rates may fall, in the paired comparison
     alpha: float = Field(default=0.05, gt=0, lt=1)
 

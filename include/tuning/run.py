@@ -1,4 +1,5 @@
-"""A tuning run: baseline, search over every candidate, finalists started afresh, result with intervals and roofline.
+"""A tuning run: baseline and incumbent, search over every candidate, finalists started afresh, incumbent and baseline once
+more, result with intervals and roofline.
 
 Everything lies in one folder: `plan.json`, `workload.jsonl`, `ceilings.json`, `measurements.jsonl`, `result.json`. Started
 again with the same folder, it measures only what is missing.
@@ -149,13 +150,15 @@ class TuningRun:
     def _run(self) -> Row:
         rows = Notebook(self.notebook.path).rows
         self.notebook.rows = [row for row in rows if not (row["stage"] == "final" and row.get("error"))]
-        if None in self._repeat(BASELINE, baseline_of(self.base, self.tuning)):
-            raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
+        self._baseline(0)
         self._repeat(INCUMBENT, self.incumbent)
         best = self.search()
         for candidate, found in sorted(best, key=lambda pair: pair[1].rate, reverse=True)[: self.tuning.finalists]:
             if found.cell is not None:
                 self._repeat(candidate.name, with_cell(candidate.profile(self.base), found.cell))
+        # A machine gets faster or slower in an hour, which would be taken for a finalist's merit.
+        self._repeat(INCUMBENT, self.incumbent, self.tuning.repeats)
+        self._baseline(self.tuning.repeats)
         return self._write_result(complete=True)
 
     def _write_result(self, *, complete: bool) -> Row:
@@ -163,10 +166,15 @@ class TuningRun:
         write_json(self.folder / "result.json", result)
         return result
 
-    def _repeat(self, name: str, profile: EngineProfile) -> list[float | None]:
-        """The rates of an engine that is started for these settings alone."""
+    def _baseline(self, first: int) -> None:
+        if None in self._repeat(BASELINE, baseline_of(self.base, self.tuning), first):
+            raise RuntimeError(f"the baseline cannot be measured: {self.notebook.rows[-1].get('error')}")
+
+    def _repeat(self, name: str, profile: EngineProfile, first: int = 0) -> list[float | None]:
+        """The rates of an engine that is started for these settings alone; the repeats are numbered from `first`."""
+        repeats = range(first, first + self.tuning.repeats)
         with self.trial(self.folder, name, "final", profile, self.notebook) as trial:
-            rates = [trial.measure(None, self.tuning.requests, repeat) for repeat in range(self.tuning.repeats)]
+            rates = [trial.measure(None, self.tuning.requests, repeat) for repeat in repeats]
         if None not in rates and not self.finished:
             self._write_result(complete=False)
         return rates

@@ -11,6 +11,7 @@ import pytest
 from include.generation.engine import Request
 from include.settings import SettingsError
 from include.tuning import run as run_module
+from include.tuning.figures import summary_table
 from include.tuning.plan import Candidate, Cell, Grid, TuningSettings, baseline_of, load_tuning
 from include.tuning.run import TuningRun, open_folder, ratio, sole
 from include.tuning.trials import Trial
@@ -69,6 +70,27 @@ def test_the_fastest_candidate_leads_with_its_best_cell_and_its_ratio(tmp_path: 
     assert result["failures"] == {"broken": "this GPU cannot do that"}
 
 
+def test_a_machine_that_becomes_faster_makes_no_finalist_faster(
+    tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Trial._asked
+
+    def drifting(trial: Trial, cell: Cell | None, requests: int) -> dict[str, Any]:
+        found = answer(trial, cell, requests)
+        return found if found.get("error") else found | {"requests_per_s": 10.0 + len(asked)}
+
+    monkeypatch.setattr(Trial, "_asked", drifting)
+    result = opened(tmp_path).run()
+    best, incumbent = result["finalists"][0]["rates"], result["incumbent"]["rates"]
+    before, both = ratio(best, incumbent[: TUNING.repeats])[1], ratio(best, incumbent)[1]
+    assert before is not None
+    assert both is not None
+    assert before[0] > 1
+    assert both[0] < 1 < both[1]
+    lines = dict(summary_table([result["baseline"], result["incumbent"]]))
+    assert all(float(drift) > 1.5 for drift in lines["later half of the repeats over the earlier"])
+
+
 def cut_off() -> Any:
     raise KeyboardInterrupt
 
@@ -114,7 +136,8 @@ def test_a_finalist_like_the_incumbent_is_measured_in_its_own_name(tmp_path: Pat
     open_folder(folder, "title", base, TUNING, prompts, incumbent=base.model_validate(first["profile"]), device="X")
     result = TuningRun(folder).run()
     assert result["incumbent"]["profile"] == result["finalists"][0]["profile"] == first["profile"]
-    assert result["finalists"][0]["repeats"] == result["incumbent"]["repeats"] == TUNING.repeats
+    assert result["finalists"][0]["repeats"] == TUNING.repeats
+    assert result["incumbent"]["repeats"] == 2 * TUNING.repeats
     with pytest.raises(SettingsError, match="another plan"):
         open_folder(folder, "title", base, TUNING, prompts, device="Y")
 
@@ -187,7 +210,7 @@ def test_what_failed_for_a_while_is_measured_again_when_the_run_is_started_again
     assert opened(tmp_path).run()["incumbent"]["error"] == "No space left on device"
     monkeypatch.setattr(Trial, "_asked", answer)
     result = opened(tmp_path).run()
-    assert (result["incumbent"]["error"], result["incumbent"]["repeats"]) == ("", TUNING.repeats)
+    assert (result["incumbent"]["error"], result["incumbent"]["repeats"]) == ("", 2 * TUNING.repeats)
     assert result["failures"] == {"broken": "this GPU cannot do that"}, "a cell's failure stands"
     broken = [name for name, _ in asked if name == "broken"]
     opened(tmp_path).run()
