@@ -108,24 +108,26 @@ def test_a_length_that_is_left_to_the_model_is_capped_by_the_prompts(
 
 
 def test_a_run_that_goes_on_keeps_its_prompts_and_needs_none_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("include.tuning.run.TuningRun.run", lambda self: {"prompts": self.requests})
     monkeypatch.setattr("include.tuning.__main__._in_child", lambda _: {})
+    found: list[int] = []
+    monkeypatch.setattr("include.tuning.__main__.run_child", lambda stage: found.append(stage()["prompts"]))
     folder, mine = tmp_path / "run", tmp_path / "mine.jsonl"
     folder.mkdir()
     write_requests(folder / "workload.jsonl", prompts(1))  # of a start that was killed before it wrote its plan
     write_requests(mine, prompts(7))
     command = ["run", "--dir", str(folder), "--task", "title"]
-    assert main([*command, "--prompts", str(mine)]) == 0
+    main([*command, "--prompts", str(mine)])
     assert read_requests(folder / "workload.jsonl") == prompts(7)
     mine.unlink()
-    assert main(command) == 0
-    assert main([*command, "--synthetic", "50"]) == 0
+    main(command)
+    main([*command, "--synthetic", "50"])
     assert read_requests(folder / "workload.jsonl") == prompts(7)
-    capsys.readouterr()
-    assert main(["run", "--dir", str(tmp_path / "other"), "--task", "title"]) == 2
-    assert "no prompts: name a finished run with --run-dir" in capsys.readouterr().err
+    assert found == [7, 7, 7]
+    with pytest.raises(SettingsError, match="no prompts: name a finished run with --run-dir"):
+        main(["run", "--dir", str(tmp_path / "other"), "--task", "title"])
 
 
 def test_a_model_without_a_tokenizer_is_named_before_anything_is_measured(tmp_path: Path) -> None:
